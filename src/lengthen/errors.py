@@ -1,0 +1,27 @@
+"""What can go wrong, and with which exit code a command ends: 2 bad input, 3 parity, 4 a failed run."""
+
+from __future__ import annotations
+
+
+class LengthenError(Exception):
+    """An error whose message is one sentence a user can act on."""
+
+    exit_code = 4
+
+
+class InputError(LengthenError, ValueError):
+    """The input was wrong (file, argument, model, state): the sentence says what was wrong and what to do."""
+
+    exit_code = 2
+
+
+class ParityError(LengthenError):
+    """A model's recurrent state is not really carried: the sentence names the failed check."""
+
+    exit_code = 3
+
+
+class RunError(LengthenError):
+    """A run could not be finished (loss not finite, disk full, a rank that died)."""
+
+    exit_code = 4

@@ -1,0 +1,248 @@
+"""What was found out, as plain data with a JSON form: nothing here computes, and a page only shows it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from lengthen.errors import InputError
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """The base of every result: to_json(), save(path) and load(path)."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts, lists, strings and numbers; a number that is not finite becomes null (JSON has none)."""
+        return _plain(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the result as JSON (with "schema_version" and "kind"): whole or not at all."""
+        document = {"schema_version": SCHEMA_VERSION, "kind": type(self).__name__, **self.to_json()}
+        return write_text(Path(path), json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Reads what save() wrote; another kind, schema or a damaged file is an InputError."""
+        try:
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{path} is not a readable result file ({error}); run the command that writes it again."
+            ) from None
+        kind, version = document.pop("kind", None), document.pop("schema_version", None)
+        if kind != cls.__name__ or version != SCHEMA_VERSION:
+            raise InputError(
+                f"{path} holds {kind} (schema {version}), but {cls.__name__} (schema {SCHEMA_VERSION}) was expected; "
+                "run the command that writes it again."
+            )
+        return _build(cls, document)
+
+
+@dataclass(frozen=True)
+class Check(Result):
+    """One property of a model's state: what was measured, against what, and what a failure does to the user."""
+
+    name: str
+    passed: bool
+    value: float | None
+    tolerance: float | None
+    meaning: str
+
+
+@dataclass(frozen=True)
+class CheckResult(Result):
+    """All checks of one model."""
+
+    model: str
+    family: str
+    passed: bool
+    checks: list[Check]
+
+
+@dataclass(frozen=True)
+class Bucket(Result):
+    """Mean loss (nats a token) over positions [start, end): of one run, and of the same tokens with the state
+    zeroed every T inputs (own_reset). stderr is over n sequences; excess = loss - own_reset_loss, paired."""
+
+    start: int
+    end: int
+    loss: float
+    stderr: float
+    own_reset_loss: float
+    own_reset_stderr: float
+    excess: float
+    excess_stderr: float
+    n: int
+
+
+@dataclass(frozen=True)
+class PositionPerplexity(Result):
+    """Perplexity around one position: over [start, end)."""
+
+    position: int
+    start: int
+    end: int
+    perplexity: float
+    stderr: float
+    n: int
+
+
+@dataclass(frozen=True)
+class HeadState(Result):
+    """One head's recurrent state before input `position`: mean, standard deviation and root mean square norm over
+    entries and sequences, and the largest absolute entry."""
+
+    position: int
+    layer: str
+    tensor: str
+    head: int
+    mean: float
+    std: float
+    norm: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class Diagnosis(Result):
+    """How far a model generalises: position-wise loss against own_reset, break point, verdict."""
+
+    model: str
+    family: str
+    train_context: int
+    max_length: int
+    n: int
+    seed: int
+    buckets: list[Bucket]
+    in_context: float | None
+    in_context_stderr: float | None
+    far: float | None
+    far_stderr: float | None
+    own_reset: float | None
+    break_point: int | None
+    fails: bool | None
+    verdict: str
+    positions: list[PositionPerplexity]
+    states: list[HeadState]
+    configuration: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Arm(Result):
+    """One arm of an experiment. Perplexities; far_over_reset = far / before_reset; stderr is far's, in perplexity."""
+
+    in_context: float
+    far: float
+    own_reset: float
+    before_reset: float
+    control_reset: float
+    far_over_reset: float
+    stderr: float
+    n: int
+
+
+@dataclass(frozen=True)
+class TrainingRecord(Result):
+    """One training run: what was done, the loss per step, the time."""
+
+    intervention: str
+    steps: int
+    train_context: int
+    rows: int
+    learning_rate: float
+    seed: int
+    seconds: float
+    losses: list[float]
+    model: str
+    out: str
+    configuration: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Demonstration(Result):
+    """The whole job on the bundled text: a small slow-decay model, five arms, each diagnosed."""
+
+    train_context: int
+    seconds: float
+    seed: int
+    parity: CheckResult
+    arms: dict[str, Arm]
+    diagnoses: dict[str, Diagnosis]
+    trainings: dict[str, TrainingRecord]
+    caveat: str
+    configuration: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def versions() -> dict[str, str]:
+    """The versions a number depends on."""
+    import platform
+    from importlib.metadata import version
+
+    names = ["lengthen", "torch", "transformers", "accelerate", "numpy"]
+    found = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except Exception:
+            found[name] = "not installed"
+    return found
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Writes a text file whole or not at all: to a temporary name beside it, then renamed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True) if temporary.parent.is_dir() else None
+        raise InputError(
+            f"{path} cannot be written ({error.strerror or error}); choose another --out."
+        ) from None
+    return path
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Path):
+        return str(value)
+    return value
+
+
+def _build(kind: Any, value: Any) -> Any:
+    """The inverse of _plain, by the dataclasses' own annotations."""
+    origin = typing.get_origin(kind)
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        hints = typing.get_type_hints(kind)
+        return kind(**{name: _build(hints[name], item) for name, item in value.items()})
+    if origin is list:
+        return [_build(typing.get_args(kind)[0], item) for item in value]
+    if origin is dict:
+        return {key: _build(typing.get_args(kind)[1], item) for key, item in value.items()}
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        return _build(next(k for k in typing.get_args(kind) if k is not type(None)), value)
+    if kind is float and value is None:
+        return math.nan
+    return value
