@@ -1,0 +1,198 @@
+"""State space duality: the recurrence with one decay per head, of Mamba-2, RetNet and lightning attention.
+
+Dims: B batch, T positions, H heads, G groups of heads sharing query and key, K key (state) dim, V value dim.
+
+For every head, with the log-decay g_t <= 0, the input gain i_t and the state h of shape [K, V]:
+
+    h_t = exp(g_t) h_{t-1} + i_t k_t v_t^T
+    y_t = h_t^T q_t + skip v_t
+
+In Mamba-2's words: query is C, key is B, value is x, log_decay is dt A, input_gain is dt, skip is D.
+A log-decay of -inf forgets everything before its position, exactly, and its gradient is zero.
+"""
+
+import torch
+from torch import Tensor
+
+from lengthen.kernels.ssd_chunked import SEGMENT, ssd_chunked_backward, ssd_chunked_forward
+
+
+def compute_dtype(value: Tensor) -> torch.dtype:
+    """The dtype in which a recurrence is computed and its state kept: float64 for float64, otherwise fp32."""
+    return torch.float64 if value.dtype == torch.float64 else torch.float32
+
+
+def ssd(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor,
+    input_gain: Tensor | None = None,
+    *,
+    skip: Tensor | None = None,
+    initial_state: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Run the scalar-decay recurrence over a segment, from a state to a state.
+
+    Args:
+        query: [B, T, G, K], read at every position after the write (C of Mamba-2).
+        key: [B, T, G, K], where the value is written (B of Mamba-2). G divides H.
+        value: [B, T, H, V] (x of Mamba-2).
+        log_decay: [B, T, H], at most 0; -inf is a decay of exactly 0 with a gradient of exactly 0.
+        input_gain: [B, T, H], multiplies what is written and nothing else (dt of Mamba-2); 1 when left out.
+        skip: [H], adds skip * value to the output (D of Mamba-2).
+        initial_state: [B, H, K, V], zero when left out.
+
+    Returns:
+        output [B, T, H, V] in value's dtype, and final_state [B, H, K, V] in fp32 (float64 for float64 values),
+        never the initial state's storage. Gradients reach every tensor argument from both.
+
+    Raises:
+        ValueError: a shape does not fit, or T is 0.
+
+    Source: Dao and Gu, Transformers are SSMs, 2024 (arXiv 2405.21060), section 6.
+    """
+    _check(query, key, value, log_decay, input_gain, skip, initial_state)
+    output, final_state, _ = ssd_forward(query, key, value, log_decay, input_gain, skip, initial_state)
+    return output, final_state
+
+
+def ssd_reference(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor,
+    input_gain: Tensor | None = None,
+    *,
+    skip: Tensor | None = None,
+    initial_state: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The definition of `ssd`, position by position; same arguments and results."""
+    _check(query, key, value, log_decay, input_gain, skip, initial_state)
+    dtype = compute_dtype(value)
+    batch, _, heads, value_dim = value.shape
+    groups, key_dim = query.shape[2:]
+    q = query.to(dtype).repeat_interleave(heads // groups, 2)
+    k = key.to(dtype).repeat_interleave(heads // groups, 2)
+    v = value.to(dtype)
+    decay = log_decay.to(dtype).exp()
+    written = v if input_gain is None else v * input_gain.to(dtype).unsqueeze(-1)
+    state = v.new_zeros(batch, heads, key_dim, value_dim) if initial_state is None else initial_state.to(dtype)
+    outputs = []
+    for q_t, k_t, v_t, decay_t in zip(q.unbind(1), k.unbind(1), written.unbind(1), decay.unbind(1)):
+        state = decay_t[..., None, None] * state + k_t.unsqueeze(-1) * v_t.unsqueeze(-2)
+        outputs.append(torch.einsum("bhkv,bhk->bhv", state, q_t))
+    output = torch.stack(outputs, 1)
+    if skip is not None:
+        output = output + skip.to(dtype).unsqueeze(-1) * v
+    return output.to(value.dtype), state
+
+
+def _check(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor,
+    input_gain: Tensor | None,
+    skip: Tensor | None,
+    initial_state: Tensor | None,
+) -> None:
+    if value.dim() != 4 or query.dim() != 4:
+        raise ValueError(
+            f"ssd needs query [B, T, G, K] and value [B, T, H, V], got {list(query.shape)} and {list(value.shape)}."
+        )
+    batch, positions, heads, value_dim = value.shape
+    groups, key_dim = query.shape[2:]
+    if positions == 0:
+        raise ValueError("ssd needs at least one position, got a segment of length 0.")
+    if groups == 0 or heads % groups:
+        raise ValueError(f"ssd needs the number of groups to divide the {heads} heads, got {groups} groups.")
+    expected = {
+        "query": (query, (batch, positions, groups, key_dim)),
+        "key": (key, (batch, positions, groups, key_dim)),
+        "log_decay": (log_decay, (batch, positions, heads)),
+        "input_gain": (input_gain, (batch, positions, heads)),
+        "skip": (skip, (heads,)),
+        "initial_state": (initial_state, (batch, heads, key_dim, value_dim)),
+    }
+    for name, (tensor, shape) in expected.items():
+        if tensor is not None and tensor.shape != shape:
+            raise ValueError(f"ssd needs {name} of shape {list(shape)}, got {list(tensor.shape)}.")
+
+
+@torch.library.custom_op("lengthen::ssd_forward", mutates_args=())
+def ssd_forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor,
+    input_gain: Tensor | None,
+    skip: Tensor | None,
+    initial_state: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output, final state, and the states between segments of SEGMENT positions [B, segments - 1, H, K, V]."""
+    return ssd_chunked_forward(query, key, value, log_decay, input_gain, skip, initial_state)
+
+
+@ssd_forward.register_fake
+def _(query, key, value, log_decay, input_gain, skip, initial_state):  # type: ignore[no-untyped-def]
+    batch, positions, heads, value_dim = value.shape
+    state = (batch, heads, query.shape[3], value_dim)
+    dtype = compute_dtype(value)
+    boundaries = (positions - 1) // SEGMENT
+    return (
+        value.new_empty(value.shape),
+        value.new_empty(state, dtype=dtype),
+        value.new_empty((batch, boundaries, *state[1:]), dtype=dtype),
+    )
+
+
+@torch.library.custom_op("lengthen::ssd_backward", mutates_args=())
+def ssd_backward(
+    output_gradient: Tensor,
+    final_state_gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor,
+    input_gain: Tensor | None,
+    skip: Tensor | None,
+    initial_state: Tensor | None,
+    boundary_states: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of query, key, value, log_decay, input_gain, skip and initial_state (empty for one left out)."""
+    return ssd_chunked_backward(
+        output_gradient,
+        final_state_gradient,
+        query,
+        key,
+        value,
+        log_decay,
+        input_gain,
+        skip,
+        initial_state,
+        boundary_states,
+    )
+
+
+@ssd_backward.register_fake
+def _(  # type: ignore[no-untyped-def]
+    output_gradient, final_state_gradient, query, key, value, log_decay, input_gain, skip, initial_state, states
+):
+    def like(tensor: Tensor | None) -> Tensor:
+        return value.new_empty(0) if tensor is None else tensor.new_empty(tensor.shape)
+
+    return tuple(map(like, (query, key, value, log_decay, input_gain, skip, initial_state)))
+
+
+def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    ctx.save_for_backward(*inputs, output[2])
+
+
+def _differentiate(ctx, output_gradient, final_state_gradient, _):  # type: ignore[no-untyped-def]
+    *inputs, boundary_states = ctx.saved_tensors
+    gradients = ssd_backward(output_gradient, final_state_gradient, *inputs, boundary_states)
+    return tuple(None if tensor is None else gradient for tensor, gradient in zip(inputs, gradients))
+
+
+ssd_forward.register_autograd(_differentiate, setup_context=_save)
