@@ -209,9 +209,7 @@ def write_text(path: Path, text: str) -> Path:
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True) if temporary.parent.is_dir() else None
-        raise InputError(
-            f"{path} cannot be written ({error.strerror or error}); choose another --out."
-        ) from None
+        raise InputError(f"{path} cannot be written ({error.strerror or error}); choose another --out.") from None
     return path
 
 

@@ -228,16 +228,12 @@ class RecurrentState:
         """The entrywise mean of several states of equally many rows."""
         first = _same_layout(states)
         return first.map_named(
-            lambda layer, name, t, _: torch.stack([s.tensors[layer][name].to(t.device) for s in states]).mean(
-                0
-            )
+            lambda layer, name, t, _: torch.stack([s.tensors[layer][name].to(t.device) for s in states]).mean(0)
         )
 
     # -- measures --------------------------------------------------------------------------------------------
 
-    def statistics(
-        self, kind: Literal["recurrent", "window"] = "recurrent"
-    ) -> dict[str, dict[str, dict[str, Tensor]]]:
+    def statistics(self, kind: Literal["recurrent", "window"] = "recurrent") -> dict[str, dict[str, dict[str, Tensor]]]:
         """Per layer, tensor and head: {"mean", "std", "norm", "largest"} -> Tensor [B, H], float64 on the CPU.
 
         std is over a head's entries (population form), norm is Euclidean, largest is the largest absolute entry.
@@ -285,9 +281,7 @@ class RecurrentState:
             os.replace(temporary, path)
         except OSError as error:
             temporary.unlink(missing_ok=True)
-            raise InputError(
-                f"The state cannot be written to {path} ({error}); choose another place."
-            ) from None
+            raise InputError(f"The state cannot be written to {path} ({error}); choose another place.") from None
 
     @staticmethod
     def load(path: str | Path, device: torch.device | str = "cpu") -> RecurrentState:

@@ -1,0 +1,107 @@
+"""One call of a wrapped model: what its recurrent layers read (initial state, resets, lengths) and write (final state).
+
+B batch, T positions. The call reaches the layers through a context variable, not through arguments, so that no wrapper
+on the way (mixed precision, data parallel, checkpointing) can cast, scatter or drop it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lengthen.state import LayerState, RecurrentState
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What positions mean to a recurrence.
+
+    reset: bool [B, T] or None; both states are zero before position t of row b.
+    lengths: int64 [B] or None; only the first lengths[b] positions of row b are real, the rest are the identity.
+    """
+
+    reset: Tensor | None = None
+    lengths: Tensor | None = None
+
+    def real(self, positions: int) -> Tensor | None:
+        """bool [B, T]: which positions are real; None where all are."""
+        if self.lengths is None:
+            return None
+        return torch.arange(positions, device=self.lengths.device) < self.lengths[:, None]
+
+
+@dataclass
+class Call:
+    """The state going into one forward pass and the state coming out of it, layer by layer."""
+
+    initial_state: RecurrentState | None
+    marks: Marks
+    final: dict[str, LayerState] = field(default_factory=dict)
+    finished: bool = False
+
+    def initial(self, layer: str) -> LayerState | None:
+        return None if self.initial_state is None else dict(self.initial_state.tensors[layer])
+
+    def collect(self, layer: str, state: LayerState) -> None:
+        """Keeps a layer's final state; a recomputation in the backward pass comes too late to change it."""
+        if not self.finished:
+            self.final[layer] = state
+
+
+_current: ContextVar[Call | None] = ContextVar("lengthen_call", default=None)
+
+
+def current_call() -> Call | None:
+    """The call under way, or None where the library's own path runs.
+
+    Raises RuntimeError inside a backward pass without a call: a layer recomputed there would silently start from zero.
+    """
+    call = _current.get()
+    if call is None and torch._C._current_graph_task_id() != -1:
+        raise RuntimeError(
+            "A recurrent layer was recomputed in the backward pass outside its call, where its initial state is lost; "
+            "use the model's own gradient checkpointing (activation_checkpointing_enable) instead of wrapping layers by hand."
+        )
+    return call
+
+
+@contextmanager
+def running(call: Call) -> Iterator[Call]:
+    """Makes this the call under way."""
+    token = _current.set(call)
+    try:
+        yield call
+    finally:
+        _current.reset(token)
+
+
+@dataclass(frozen=True)
+class CheckpointInCall:
+    """The library's checkpointing function, made to recompute a layer inside the call it belongs to."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, layer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        call = _current.get()
+        if call is None:
+            return self.function(layer, *args, **kwargs)
+
+        def in_call(*inner: Any, **named: Any) -> Any:
+            with running(call):
+                return layer(*inner, **named)
+
+        return self.function(in_call, *args, **kwargs)
+
+
+def keep_call_in_checkpoints(model: nn.Module) -> None:
+    """Wraps the checkpointing functions that transformers put on the model's blocks, once each."""
+    for module in model.modules():
+        function = module.__dict__.get("_gradient_checkpointing_func")
+        if function is not None and not isinstance(function, CheckpointInCall):
+            module._gradient_checkpointing_func = CheckpointInCall(function)  # type: ignore[assignment]

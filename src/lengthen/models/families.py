@@ -1,0 +1,51 @@
+"""The table of layer families: which library layers lengthen can run, and with which pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lengthen.models import mamba2
+from lengthen.models.call import Marks
+from lengthen.state import LayerState, TensorSpec
+
+
+@dataclass(frozen=True)
+class Family:
+    """One layer family.
+
+    layers: qualified names of the library's layer classes ("package.module.Class").
+    forward: (layer, x [B, T, D], state or None, marks) -> (y [B, T, D], state); pure.
+    zero_state: (layer, rows, device, dtype) -> the zero state of one layer.
+    specs: what each tensor of the state is.
+    """
+
+    name: str
+    layers: tuple[str, ...]
+    forward: Callable[[Any, Tensor, LayerState | None, Marks], tuple[Tensor, LayerState]]
+    zero_state: Callable[[Any, int, torch.device, torch.dtype], LayerState]
+    specs: Mapping[str, TensorSpec]
+
+
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in [
+        Family(
+            name="mamba2",
+            layers=("transformers.models.mamba2.modeling_mamba2.Mamba2Mixer",),
+            forward=mamba2.forward,
+            zero_state=mamba2.zero_state,
+            specs=mamba2.SPECS,
+        ),
+    ]
+}
+
+
+def family_of(layer: nn.Module) -> Family | None:
+    """The family that can run this layer, or None."""
+    names = {f"{cls.__module__}.{cls.__qualname__}" for cls in type(layer).__mro__}
+    return next((family for family in FAMILIES.values() if names & set(family.layers)), None)

@@ -1,0 +1,76 @@
+"""The Mamba-2 layer (Dao and Gu, "Transformers are SSMs", 2024) with a state that goes in and comes out.
+
+B batch, T positions, H heads, K state size per head ("key"), V head size ("value"), G groups, D = H V channels,
+W convolution width. State: recurrent [B, H, K, V], window [B, D + 2 G K, W - 1] (inputs of the convolution).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lengthen.kernels import short_conv, ssd
+from lengthen.models.call import Marks
+from lengthen.state import LayerState, TensorSpec
+
+SPECS = {"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")}
+
+
+def zero_state(layer: Any, rows: int, device: torch.device, dtype: torch.dtype) -> LayerState:
+    """The state before the first token: zeros."""
+    recurrent = torch.zeros(rows, layer.num_heads, layer.ssm_state_size, layer.head_dim, device=device, dtype=dtype)
+    window = torch.zeros(rows, layer.conv_dim, layer.conv_kernel_size - 1, device=device, dtype=dtype)
+    return {"recurrent": recurrent, "window": window}
+
+
+def forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> tuple[Tensor, LayerState]:
+    """One layer over one segment: x [B, T, hidden] -> (y [B, T, hidden], final state)."""
+    rows, positions, _ = x.shape
+    state = state or {}
+    keys = layer.n_groups * layer.ssm_state_size
+    gate, mixed, dt = layer.in_proj(x).split([layer.intermediate_size, layer.conv_dim, layer.num_heads], dim=-1)
+
+    silu = layer.activation in ("silu", "swish")
+    mixed, window = short_conv(
+        mixed,
+        layer.conv1d.weight.squeeze(1),
+        layer.conv1d.bias,
+        window=state.get("window"),
+        reset=marks.reset,
+        lengths=marks.lengths,
+        activation="silu" if silu else None,
+    )
+    if not silu:
+        mixed = layer.act(mixed)
+    value, key, query = mixed.split([layer.intermediate_size, keys, keys], dim=-1)
+
+    log_decay, input_gain = _decay_and_gain(layer, dt, marks)
+    y, recurrent = ssd(
+        query.reshape(rows, positions, layer.n_groups, layer.ssm_state_size),
+        key.reshape(rows, positions, layer.n_groups, layer.ssm_state_size),
+        value.reshape(rows, positions, layer.num_heads, layer.head_dim),
+        log_decay,
+        input_gain,
+        skip=layer.D,
+        initial_state=state.get("recurrent"),
+    )
+    y = layer.norm(y.reshape(rows, positions, layer.intermediate_size), gate)
+    return layer.out_proj(y.to(x.dtype)), {"recurrent": recurrent, "window": window}
+
+
+def _decay_and_gain(layer: Any, dt: Tensor, marks: Marks) -> tuple[Tensor, Tensor]:
+    """log-decay dt A and input gain dt, both [B, T, H] in at least float32; the identity where a position is padding."""
+    precise = torch.promote_types(dt.dtype, torch.float32)
+    low, high = layer.time_step_limit
+    dt = F.softplus(dt.to(precise) + layer.dt_bias.to(precise)).clamp(low, high)
+    real = marks.real(dt.shape[1])
+    if real is not None:
+        dt = dt * real[..., None].to(precise)
+    log_decay = dt * -torch.exp(layer.A_log.to(precise))
+    if marks.reset is not None:
+        reset = marks.reset if real is None else marks.reset & real
+        log_decay = log_decay.masked_fill(reset[..., None], float("-inf"))
+    return log_decay, dt

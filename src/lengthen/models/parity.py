@@ -1,0 +1,397 @@
+"""The parity gate: is the recurrent state really carried? One run = segments = token by token, with gradients.
+
+Every check runs the wrapped model itself, on random tokens, against one run of the same tokens. A failure has a name
+and a sentence that says what it would do to the user.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from lengthen.models.wrapping import family_name, is_wrapped, library_model, unwrap, wrap, zero_state
+from lengthen.results import Check, CheckResult
+from lengthen.state import RecurrentState
+
+POSITIONS = 161
+SEGMENTS = (1, 7, 64, 89)
+
+
+def check(model: nn.Module, *, seed: int = 0, short: bool = False, name: str | None = None) -> CheckResult:
+    """Every parity check on a wrapped model (or a library model, which is wrapped for the time of the check).
+
+    short: only what decides whether the state is carried (segments, token by token, from a random state).
+    """
+    wrapped_here = not is_wrapped(model)
+    wrap(model)
+    try:
+        probe = _Probe(model, seed)
+        with _mode(model, training=False):
+            checks = [probe.segments(), probe.token_by_token(), probe.random_state()]
+            if not short:
+                checks += [
+                    probe.rows(),
+                    probe.padding("left"),
+                    probe.padding("right"),
+                    probe.identity(),
+                    probe.packing(),
+                ]
+                checks += [probe.reset_at_zero(), probe.dtype(), probe.fresh(), probe.causal()]
+        if not short:
+            checks += [probe.gradient_into_state(), probe.gradient_through_state(), probe.train_mode()]
+            if getattr(library_model(model), "supports_gradient_checkpointing", False):
+                checks.append(probe.gradient_checkpointing())
+            checks.append(probe.keywords())
+        title = name or getattr(library_model(model).config, "_name_or_path", "") or type(library_model(model)).__name__
+        return CheckResult(title, family_name(model), all(c.passed for c in checks), checks)
+    finally:
+        if wrapped_here:
+            unwrap(model)
+
+
+class _Probe:
+    """Random tokens for one model, one run over them, and the checks."""
+
+    def __init__(self, model: nn.Module, seed: int) -> None:
+        self.model = model
+        self.library: Any = library_model(model)
+        parameter = next(model.parameters())
+        self.device, self.weights_dtype = parameter.device, parameter.dtype
+        self.generator = torch.Generator().manual_seed(seed)
+        vocabulary = self.library.config.get_text_config().vocab_size
+        self.tokens = torch.randint(vocabulary, (2, POSITIONS), generator=self.generator).to(self.device)
+        # float32 sums in another order differ by about sqrt(width) * 1e-7 of the logits' size; bf16 by its 8 bits.
+        self.tolerance = {torch.float64: 1e-9, torch.float32: 2e-5}.get(self.weights_dtype, 5e-2)
+        with torch.no_grad(), _mode(model, training=False):
+            self.whole, self.final = self.run(self.tokens)
+            self.random = self._random_state(2)
+            self.from_random, self.final_from_random = self.run(self.tokens, self.random)
+
+    def run(self, tokens: Tensor, state: RecurrentState | None = None, **more: Any) -> tuple[Tensor, RecurrentState]:
+        output = self.model(input_ids=tokens, initial_state=state, **more)
+        return output[0] if "logits" not in output else output.logits, output.final_state
+
+    def _random_state(self, rows: int) -> RecurrentState:
+        """Normal entries of the size of the state after one run, so that they matter as much as real ones."""
+        sizes = {
+            layer: {n: float(t.double().std()) or 1.0 for n, t in named.items()}
+            for layer, named in self.final.tensors.items()
+        }
+
+        def draw(layer: str, name: str, t: Tensor, spec: Any) -> Tensor:
+            drawn = torch.randn(t.shape, generator=self.generator, dtype=torch.float64) * sizes[layer][name]
+            return (drawn if spec.noise else drawn.abs()).to(t)
+
+        return zero_state(self.model, rows, self.device).map_named(draw)
+
+    def in_segments(self, sizes: Callable[[int], int], state: RecurrentState | None) -> tuple[Tensor, RecurrentState]:
+        parts, low, i = [], 0, 0
+        while low < POSITIONS:
+            high = min(POSITIONS, low + sizes(i))
+            logits, state = self.run(self.tokens[:, low:high], state)
+            parts.append(logits)
+            low, i = high, i + 1
+        assert state is not None
+        return torch.cat(parts, 1), state
+
+    # -- the checks --------------------------------------------------------------------------------------------
+
+    def segments(self) -> Check:
+        with torch.no_grad():
+            logits, final = self.in_segments(lambda i: SEGMENTS[i % len(SEGMENTS)], None)
+        return self._check(
+            "segments",
+            max(_error(logits, self.whole), _state_error(final, self.final)),
+            "If segments of odd sizes differ from one run, long texts are read wrongly wherever they are cut.",
+        )
+
+    def token_by_token(self) -> Check:
+        with torch.no_grad():
+            logits, final = self.in_segments(lambda i: 1, None)
+        return self._check(
+            "token-by-token",
+            max(_error(logits, self.whole), _state_error(final, self.final)),
+            "If token by token differs from one run, generation continues another state than the one that read the prompt.",
+        )
+
+    def random_state(self) -> Check:
+        with torch.no_grad():
+            logits, final = self.in_segments(lambda i: SEGMENTS[(i + 1) % len(SEGMENTS)], self.random)
+        used = _error(self.from_random, self.whole)
+        error = max(_error(logits, self.from_random), _state_error(final, self.final_from_random))
+        return self._check(
+            "random-state",
+            error if used > 10 * self.tolerance or error > self.tolerance else float("inf"),
+            "If a run from a random state ignores it or depends on the cuts, post-training from such states teaches nothing.",
+        )
+
+    def rows(self) -> Check:
+        with torch.no_grad():
+            logits, final = self.run(self.tokens[1:], self.random.index([1]))
+        error = max(_error(logits, self.from_random[1:]), _state_error(final, self.final_from_random.index([1])))
+        return self._check("rows", error, "If rows depend on each other, a batch mixes the memories of its sequences.")
+
+    def padding(self, side: str) -> Check:
+        pad = 13
+        blank = torch.zeros_like(self.tokens[:, :pad])
+        parts = [blank, self.tokens] if side == "left" else [self.tokens, blank]
+        mask = torch.cat([torch.ones_like(p) if p is self.tokens else torch.zeros_like(p) for p in parts], 1)
+        with torch.no_grad():
+            logits, final = self.run(torch.cat(parts, 1), self.random, attention_mask=mask)
+        real = logits[:, pad:] if side == "left" else logits[:, :-pad]
+        error = max(_error(real, self.from_random), _state_error(final, self.final_from_random))
+        return self._check(
+            f"{side}-padding", error, f"If {side} padding changes the state, batches of unequal texts are wrong."
+        )
+
+    def identity(self) -> Check:
+        with torch.no_grad():
+            mask = torch.ones_like(self.tokens[:, :9])
+            mask[0] = 0
+            _, final = self.run(self.tokens[:, :9], self.random, attention_mask=mask)
+        same = all(
+            torch.equal(t[0], self.random.tensors[layer][name][0])
+            for layer, named in final.tensors.items()
+            for name, t in named.items()
+        )
+        return Check(
+            "padding-identity",
+            same,
+            0.0 if same else 1.0,
+            0.0,
+            "If a fully padded row does not keep its state bit for bit, short rows of a batch drift.",
+        )
+
+    def packing(self) -> Check:
+        cut = 70
+        reset = torch.zeros_like(self.tokens, dtype=torch.bool)
+        reset[:, cut] = True
+        reset[0, cut + 1] = True
+        with torch.no_grad():
+            logits, final = self.run(self.tokens, self.random, reset=reset)
+            before, _ = self.run(self.tokens[:, :cut], self.random)
+            one, _ = self.run(self.tokens[:1, cut : cut + 1])
+            after, end = self.run(self.tokens[:1, cut + 1 :])
+            other, other_end = self.run(self.tokens[1:, cut:])
+        expected = torch.cat([before, torch.cat([torch.cat([one, after], 1), other], 0)], 1)
+        error = max(_error(logits, expected), _state_error(final, RecurrentState.concatenate([end, other_end])))
+        return self._check("packing", error, "If a reset lets anything through, packed documents leak into each other.")
+
+    def reset_at_zero(self) -> Check:
+        reset = torch.zeros_like(self.tokens, dtype=torch.bool)
+        reset[:, 0] = True
+        with torch.no_grad():
+            logits, final = self.run(self.tokens, self.random, reset=reset)
+        error = max(_error(logits, self.whole), _state_error(final, self.final))
+        return self._check(
+            "reset-at-start",
+            error,
+            "If a reset before the first token is ignored, a new document starts from the old state.",
+        )
+
+    def dtype(self) -> Check:
+        wanted = torch.float64 if self.weights_dtype == torch.float64 else torch.float32
+        wrong = [
+            t.dtype
+            for layer, named in self.final.tensors.items()
+            for name, t in named.items()
+            if self.final.specs[layer][name].kind == "recurrent" and t.dtype != wanted
+        ]
+        return Check(
+            "state-dtype",
+            not wrong,
+            float(len(wrong)),
+            0.0,
+            "If a recurrent state is kept below float32, it is rounded at every boundary and drifts with the number of segments.",
+        )
+
+    def fresh(self) -> Check:
+        before = self.random.clone()
+        with torch.no_grad():
+            _, final = self.run(self.tokens[:, :3], self.random)
+        inputs = {t.data_ptr() for named in self.random.tensors.values() for t in named.values()}
+        shared = sum(t.data_ptr() in inputs for named in final.tensors.values() for t in named.values())
+        changed = _state_error(self.random, before) > 0
+        return Check(
+            "state-unchanged",
+            shared == 0 and not changed,
+            float(shared + changed),
+            0.0,
+            "If a run writes into the state it was given, a bank of states is corrupted.",
+        )
+
+    def causal(self) -> Check:
+        changed = self.tokens.clone()
+        changed[:, -1] = (changed[:, -1] + 1) % int(self.tokens.max() + 1)
+        with torch.no_grad():
+            logits, _ = self.run(changed)
+        return self._check(
+            "causal",
+            _error(logits[:, :-1], self.whole[:, :-1]),
+            "If a later token changes an earlier output, losses are too good to be true.",
+        )
+
+    def gradient_into_state(self) -> Check:
+        """The directional derivative of a loss along the initial state, against a central difference."""
+        with _mode(self.model, training=False):
+            state = self.random.requires_grad()
+            weights = torch.randn(self.from_random.shape, generator=self.generator).to(self.from_random)
+            loss = (self.run(self.tokens, state)[0] * weights).sum()
+            leaves = [t for named in state.tensors.values() for t in named.values()]
+            grads = torch.autograd.grad(loss, leaves)
+            direction = [torch.randn(t.shape, generator=self.generator).to(t) * t.detach().std() for t in leaves]
+            slope = float(sum((g * d).double().sum() for g, d in zip(grads, direction)))
+            step = 1e-6 if self.weights_dtype == torch.float64 else 1e-2
+            with torch.no_grad():
+                ends = []
+                for sign in (1, -1):
+                    moved = iter(direction)
+                    shifted = self.random.map(lambda t, _, moved=moved, sign=sign: t + sign * step * next(moved))
+                    ends.append(float((self.run(self.tokens, shifted)[0] * weights).double().sum()))
+            numeric = (ends[0] - ends[1]) / (2 * step)
+        error = abs(slope - numeric) / max(abs(numeric), 1e-12)
+        tolerance = {torch.float64: 1e-5, torch.float32: 2e-2}.get(self.weights_dtype, 0.3)
+        return Check(
+            "gradient-into-state",
+            error <= tolerance and slope != 0,
+            error,
+            tolerance,
+            "If gradients into the initial state are wrong or missing, learned initial states and long gradients are wrong.",
+        )
+
+    def gradient_through_state(self) -> Check:
+        cut = 77
+
+        def grads(two: bool) -> list[Tensor]:
+            parameters = [p for p in self.model.parameters() if p.requires_grad]
+            if two:
+                first, state = self.run(self.tokens[:, :cut])
+                second, _ = self.run(self.tokens[:, cut:], state)
+                logits = torch.cat([first, second], 1)
+            else:
+                logits, _ = self.run(self.tokens)
+            loss = logits[:, cut:].double().square().mean()
+            return list(torch.autograd.grad(loss, parameters, allow_unused=True))
+
+        with _mode(self.model, training=False):
+            error = _gradient_error(grads(True), grads(False))
+        return Check(
+            "gradient-through-state",
+            error <= 50 * self.tolerance,
+            error,
+            50 * self.tolerance,
+            "If gradients do not flow out of a final state, two segments train differently from one.",
+        )
+
+    def train_mode(self) -> Check:
+        with _mode(self.model, training=True), _no_dropout(self.model), torch.no_grad():
+            logits, final = self.run(self.tokens, self.random)
+        error = max(_error(logits, self.from_random), _state_error(final, self.final_from_random))
+        return self._check(
+            "train-mode",
+            error,
+            "If training mode drops or changes the state, post-training starts from zero without a word.",
+        )
+
+    def gradient_checkpointing(self) -> Check:
+        def grads() -> tuple[list[Tensor], RecurrentState]:
+            output = self.model(input_ids=self.tokens, labels=self.tokens, initial_state=self.random)
+            parameters = [p for p in self.model.parameters() if p.requires_grad]
+            return list(torch.autograd.grad(output.loss, parameters, allow_unused=True)), output.final_state
+
+        with _mode(self.model, training=True), _no_dropout(self.model):
+            plain, final = grads()
+            with _checkpointing(self.library):
+                recomputed, recomputed_final = grads()
+        error = max(_gradient_error(recomputed, plain), _state_error(recomputed_final, final))
+        return self._check(
+            "gradient-checkpointing",
+            error,
+            "If gradient checkpointing drops the state, large models are post-trained from zero.",
+        )
+
+    def keywords(self) -> Check:
+        accepted = 0
+        for wrong in ("no_such_argument", "cach", "initial_states"):
+            try:
+                with torch.no_grad():
+                    self.model(input_ids=self.tokens[:, :2], **{wrong: self.random})
+                accepted += 1
+            except TypeError:
+                pass
+        return Check(
+            "unknown-keyword",
+            accepted == 0,
+            float(accepted),
+            0.0,
+            "If a misspelt argument is swallowed, the model starts from zero without a word.",
+        )
+
+    def _check(self, name: str, error: float, meaning: str) -> Check:
+        return Check(name, error <= self.tolerance, error, self.tolerance, meaning)
+
+
+def _error(found: Tensor, expected: Tensor) -> float:
+    """The larger of norm(a - r) / norm(r) and max|a - r| / max|r|; infinite if anything is not finite."""
+    a, r = found.detach().double(), expected.detach().double()
+    if not torch.isfinite(a).all():
+        return float("inf")
+    d = a - r
+    return float(max(d.norm() / r.norm().clamp_min(1e-30), d.abs().max() / r.abs().max().clamp_min(1e-30)))
+
+
+def _state_error(found: RecurrentState, expected: RecurrentState) -> float:
+    return max(
+        _error(t, expected.tensors[layer][name]) for layer, named in found.tensors.items() for name, t in named.items()
+    )
+
+
+def _gradient_error(found: list[Tensor], expected: list[Tensor]) -> float:
+    """Error of all gradients together, as one vector; infinite if one is missing."""
+    if any((a is None) != (b is None) for a, b in zip(found, expected)):
+        return float("inf")
+    flat = [torch.cat([g.double().flatten() for g in grads if g is not None]) for grads in (found, expected)]
+    return _error(flat[0], flat[1])
+
+
+@contextmanager
+def _mode(model: nn.Module, training: bool) -> Iterator[None]:
+    before = model.training
+    model.train(training)
+    try:
+        yield
+    finally:
+        model.train(before)
+
+
+@contextmanager
+def _checkpointing(library: Any) -> Iterator[None]:
+    """The library's gradient checkpointing switched on as its own method does, and back to what it was."""
+    names = ("gradient_checkpointing", "_gradient_checkpointing_func")
+    before = [(m, {n: m.__dict__[n] for n in names if n in m.__dict__}) for m in library.modules()]
+    library._set_gradient_checkpointing(True, functools.partial(checkpoint, use_reentrant=False))
+    try:
+        yield
+    finally:
+        for module, found in before:
+            for name in names:
+                module.__dict__.pop(name, None)
+            module.__dict__.update(found)
+
+
+@contextmanager
+def _no_dropout(model: nn.Module) -> Iterator[None]:
+    layers = [(m, m.p) for m in model.modules() if isinstance(m, nn.Dropout)]
+    for layer, _ in layers:
+        layer.p = 0.0
+    try:
+        yield
+    finally:
+        for layer, p in layers:
+            layer.p = p

@@ -1,0 +1,358 @@
+"""wrap(): the user's own model, with initial_state and reset going in and final_state coming out.
+
+B batch, T positions. Nothing of the library is replaced but the forward of the instances at hand: each recurrent
+layer's, by its family's pure function, and the model's own. unwrap() takes both off again.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, make_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lengthen.errors import InputError
+from lengthen.models.call import Call, Marks, current_call, keep_call_in_checkpoints, running
+from lengthen.models.families import FAMILIES, family_of
+from lengthen.models.head import head_logits, head_loss, shifted
+from lengthen.models.padding import Compaction
+from lengthen.state import RecurrentState
+
+_OURS = "_lengthen_forward"
+_CACHE_NAMES = ("cache", "cache_params", "past_key_values")
+_LIBRARY_KEYWORDS = frozenset({"shift_labels", "num_items_in_batch", "logits_to_keep", "position_ids"})
+
+
+@dataclass(frozen=True)
+class LayerBinding:
+    """What a wrapped layer knows of itself: its name in the model that was wrapped, and its family's name."""
+
+    name: str
+    family: str
+
+
+# -- wrap, unwrap, is_wrapped -------------------------------------------------------------------------------------
+
+
+def wrap(model: nn.Module) -> nn.Module:
+    """Gives the model's forward `initial_state` and `reset`, and its output `final_state`; returns the same object.
+
+    model: a library's recurrent or hybrid model whose recurrent layers belong to a known family.
+    Wrapping twice changes nothing. generate(), save_pretrained and training go on as before.
+    Raises InputError if no recurrent layer of a known family is found, or an unknown one is.
+    """
+    if is_wrapped(model):
+        return model
+    target = library_model(model)
+    layers = [(name, layer, family_of(layer)) for name, layer in target.named_modules()]
+    known = [(name, layer, family) for name, layer, family in layers if family is not None]
+    if not known:
+        raise InputError(
+            f"{type(target).__name__} has no recurrent layer that lengthen knows; give a model of a family listed by "
+            "`lengthen families`."
+        )
+    if len({family.name for _, _, family in known}) > 1:
+        raise InputError(f"{type(target).__name__} mixes layer families, which is not supported.")
+    for name, layer, family in known:
+        layer._lengthen = LayerBinding(name, family.name)  # type: ignore[assignment]
+        layer.forward = types.MethodType(_layer_forward, layer)
+    target.forward = types.MethodType(_model_forward_of(type(target)), target)
+    return model
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """Takes off what wrap() put on; returns the same object, which is again the library's own."""
+    target = library_model(model)
+    for _, layer in wrapped_layers(target):
+        del layer.forward, layer._lengthen
+    target.__dict__.pop("forward", None)
+    return model
+
+
+def is_wrapped(model: nn.Module) -> bool:
+    """Whether every recurrent layer and the model itself still run lengthen's forward."""
+    target = library_model(model)
+    layers = [layer for layer in target.modules() if family_of(layer) is not None]
+    return bool(layers) and all(_runs_ours(module) for module in [target, *layers])
+
+
+def require_wrapped(model: nn.Module) -> None:
+    """Raises InputError if something took lengthen's forward off, so that the state would be dropped silently."""
+    if not is_wrapped(model):
+        raise InputError(f"{type(library_model(model)).__name__} is not wrapped (any more); call lengthen.wrap(model).")
+
+
+def wrapped_layers(model: nn.Module) -> Iterator[tuple[LayerBinding, nn.Module]]:
+    """The wrapped layers, in the model's order."""
+    for layer in model.modules():
+        binding = layer.__dict__.get("_lengthen")
+        if isinstance(binding, LayerBinding):
+            yield binding, layer
+
+
+def library_model(model: nn.Module) -> nn.Module:
+    """The library's model inside DistributedDataParallel, torch.compile and peft."""
+    while True:
+        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            model = model.module
+        elif hasattr(model, "_orig_mod"):
+            model = model._orig_mod  # type: ignore[assignment]
+        elif hasattr(model, "get_base_model"):
+            model = model.get_base_model()  # type: ignore[operator]
+        else:
+            return model
+
+
+def _runs_ours(module: nn.Module) -> bool:
+    forward = module.__dict__.get("forward")
+    while forward is not None:
+        if getattr(forward, _OURS, False):
+            return True
+        forward = getattr(forward, "__wrapped__", None)
+    return False
+
+
+# -- a layer's forward --------------------------------------------------------------------------------------------
+
+
+def _layer_forward(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+    call = current_call()
+    if call is None:  # the library's own path: its cache, its generate(), its base model called directly
+        return type(self).forward(self, hidden_states, *args, **kwargs)
+    binding: LayerBinding = self._lengthen  # type: ignore[assignment]
+    y, state = FAMILIES[binding.family].forward(self, hidden_states, call.initial(binding.name), call.marks)
+    call.collect(binding.name, state)
+    return y
+
+
+setattr(_layer_forward, _OURS, True)
+
+
+# -- the model's forward ------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _model_forward_of(cls: type[nn.Module]) -> Callable[..., Any]:
+    """The forward for models of this class, with the library's signature plus initial_state and reset."""
+    library = inspect.signature(cls.forward)
+    names = [p for p in library.parameters.values() if p.kind != inspect.Parameter.VAR_KEYWORD]
+    rest = [p for p in library.parameters.values() if p.kind == inspect.Parameter.VAR_KEYWORD]
+    extra = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in ("initial_state", "reset")]
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        initial_state, reset = kwargs.pop("initial_state", None), kwargs.pop("reset", None)
+        arguments = _named(cls, library, self, args, kwargs)
+        cache = next((n for n in _CACHE_NAMES if arguments.get(n) is not None), None)
+        if cache is not None or arguments.get("use_cache"):
+            if initial_state is not None or reset is not None:
+                raise TypeError(
+                    f"{cls.__name__} was given both {cache or 'use_cache=True'} and an initial state or reset; "
+                    "give one: the library's cache, or initial_state and reset."
+                )
+            return cls.forward(self, **arguments)
+        for name in _CACHE_NAMES:
+            arguments.pop(name, None)
+        arguments.pop("use_cache", None)
+        return _run(self, arguments, initial_state, reset)
+
+    forward.__signature__ = library.replace(parameters=[*names, *extra, *rest])  # type: ignore[attr-defined]
+    forward.__qualname__ = f"{cls.__qualname__}.forward"
+    setattr(forward, _OURS, cls)
+    return forward
+
+
+def _named(cls: type, library: inspect.Signature, model: nn.Module, args: tuple, kwargs: dict) -> dict[str, Any]:
+    """Arguments by name; a keyword that the library would swallow without a word is a TypeError."""
+    unknown = [n for n in kwargs if n not in library.parameters and n not in _LIBRARY_KEYWORDS]
+    if unknown:
+        hint = next((n for n in _CACHE_NAMES if n in library.parameters), "initial_state")
+        raise TypeError(
+            f"{cls.__name__} does not know the argument {unknown[0]!r}, which the library would ignore without a word; "
+            f"its cache is called {hint!r}, lengthen's state 'initial_state'."
+        )
+    bound = library.bind_partial(model, *args)
+    bound.arguments.pop("self")
+    return {**bound.arguments, **kwargs}
+
+
+def _run(
+    model: nn.Module, arguments: dict[str, Any], initial_state: RecurrentState | None, reset: Tensor | None
+) -> Any:
+    labels, shift_labels = arguments.pop("labels", None), arguments.pop("shift_labels", None)
+    items, keep = arguments.pop("num_items_in_batch", None), arguments.pop("logits_to_keep", 0)
+    return_dict = arguments.pop("return_dict", None)
+    attention_mask = arguments.pop("attention_mask", None)
+
+    base, final_state = run_base(model, arguments, initial_state, reset, attention_mask)
+    hidden = base[0]
+    if model.get_output_embeddings() is None:  # type: ignore[operator]
+        output = _with_final_state(type(base))(**base, final_state=final_state)
+    else:
+        loss = logits = None
+        if labels is not None or shift_labels is not None:
+            targets = shifted(labels, attention_mask) if shift_labels is None else shift_labels
+            loss = head_loss(model, hidden, targets, items)
+        else:
+            logits = head_logits(model, hidden, keep)
+        output = _with_final_state(_output_class(type(model)))(
+            loss=loss, logits=logits, hidden_states=base.get("hidden_states"), final_state=final_state
+        )
+    wants_dict = return_dict if return_dict is not None else getattr(model.config, "return_dict", True)
+    return output if wants_dict else output.to_tuple()
+
+
+def run_base(
+    model: nn.Module,
+    arguments: dict[str, Any],
+    initial_state: RecurrentState | None = None,
+    reset: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+) -> tuple[Any, RecurrentState]:
+    """Runs the model up to its head from an initial state.
+
+    arguments: input_ids [B, T] or inputs_embeds [B, T, hidden] and what else the base model takes.
+    initial_state: B rows, or None for zero. reset: bool [B, T]. attention_mask: [B, T], 0 marks padding anywhere.
+    Returns the library's base output (last hidden state first, in the order of the input) and the final state.
+    """
+    target = library_model(model)
+    inputs = arguments.get("input_ids") if arguments.get("input_ids") is not None else arguments.get("inputs_embeds")
+    if inputs is None:
+        raise InputError("Neither input_ids nor inputs_embeds was given; give one of them.")
+    rows, positions = inputs.shape[:2]
+    if positions == 0:
+        raise InputError("The input has no positions; give at least one token.")
+    for name, mark in (("reset", reset), ("attention_mask", attention_mask)):
+        if mark is not None and tuple(mark.shape) != (rows, positions):
+            raise InputError(f"{name} has shape {tuple(mark.shape)}, the input {rows} rows of {positions} positions.")
+    if initial_state is not None:
+        initial_state.require_layout(layout(target))
+        if initial_state.rows != rows:
+            raise InputError(f"initial_state has {initial_state.rows} rows, the input {rows}; use initial_state.index.")
+        if initial_state.device != inputs.device:
+            initial_state = initial_state.to(inputs.device)
+
+    compaction = Compaction.of(attention_mask, reset)
+    arguments = {n: v for n, v in arguments.items() if v is not None}
+    for name in ("input_ids", "inputs_embeds"):
+        if name in arguments:
+            arguments[name] = compaction.pack(arguments[name])
+    call = Call(initial_state, Marks(compaction.reset, compaction.lengths))
+    keep_call_in_checkpoints(target)
+    headless = target.get_output_embeddings() is None  # type: ignore[operator]
+    with running(call):
+        if headless:
+            output = type(target).forward(target, **arguments, use_cache=False, return_dict=True)
+        else:
+            base = getattr(target, target.base_model_prefix)  # type: ignore[arg-type]
+            output = base(**arguments, use_cache=False, return_dict=True)
+    call.finished = True
+    specs = {b.name: FAMILIES[b.family].specs for b, _ in wrapped_layers(target)}
+    final = RecurrentState(call.final, specs, family_name(target))
+    if compaction.trailing_reset is not None:
+        final = final.zero_rows(compaction.trailing_reset)
+    for name in ("last_hidden_state", "hidden_states"):
+        if output.get(name) is not None:
+            output[name] = compaction.unpack(output[name])
+    return output, final
+
+
+# -- the model's state --------------------------------------------------------------------------------------------
+
+
+def zero_state(model: nn.Module, rows: int, device: torch.device | str | None = None) -> RecurrentState:
+    """The zero state of a wrapped model for so many rows, on its device (or the one given)."""
+    target = library_model(model)
+    parameter = next(target.parameters())
+    device = torch.device(device) if device is not None else parameter.device
+    dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
+    tensors, specs, family = {}, {}, ""
+    for binding, layer in wrapped_layers(target):
+        family = binding.family
+        tensors[binding.name] = FAMILIES[family].zero_state(layer, rows, device, dtype)
+        specs[binding.name] = FAMILIES[family].specs
+    if not tensors:
+        raise InputError(f"{type(target).__name__} is not wrapped; call lengthen.wrap(model) first.")
+    return RecurrentState(tensors, specs, family)
+
+
+def family_name(model: nn.Module) -> str:
+    """The family of a wrapped model's recurrent layers."""
+    return next(binding.family for binding, _ in wrapped_layers(library_model(model)))
+
+
+def layout(model: nn.Module) -> str:
+    """The layout fingerprint of a wrapped model's states."""
+    return zero_state(model, 1, "meta").layout
+
+
+def weights_fingerprint(model: nn.Module) -> str:
+    """Fingerprint of the model's parameters and buffers: by value, each storage once, wrapper prefixes stripped."""
+    import hashlib
+
+    digest, seen = hashlib.sha256(), set()
+    for name, tensor in sorted(library_model(model).state_dict().items()):
+        if tensor.data_ptr() not in seen or tensor.numel() == 0:
+            seen.add(tensor.data_ptr())
+            digest.update(name.encode())
+            digest.update(tensor.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+# -- outputs ------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _with_final_state(cls: type) -> type:
+    """The library's output class with one more field, final_state."""
+    made = make_dataclass(
+        cls.__name__, [("final_state", RecurrentState | None, None)], bases=(cls,), namespace={"__doc__": cls.__doc__}
+    )
+    made.__module__, made.__qualname__ = __name__, f"_with_final_state({cls.__module__}.{cls.__qualname__})"
+    made.__reduce__ = lambda self: (_rebuild_output, (cls, {f.name: getattr(self, f.name) for f in fields(self)}))  # type: ignore[attr-defined]
+    return made
+
+
+def _rebuild_output(cls: type, values: dict[str, Any]) -> Any:
+    return _with_final_state(cls)(**values)
+
+
+@functools.cache
+def _output_class(cls: type[nn.Module]) -> type:
+    """The output class that the library's forward says it returns."""
+    import sys
+
+    module = sys.modules[cls.__module__]
+    hint = inspect.signature(cls.forward).return_annotation
+    names = [hint] if isinstance(hint, str) else [getattr(a, "__name__", "") for a in getattr(hint, "__args__", [hint])]
+    for name in names:
+        for part in name.replace("|", " ").split():
+            found = getattr(module, part, None)
+            if isinstance(found, type) and hasattr(found, "logits"):
+                return found
+    from transformers.modeling_outputs import CausalLMOutput
+
+    return CausalLMOutput
+
+
+# -- pickling -----------------------------------------------------------------------------------------------------
+
+
+def _reduce_method(method: types.MethodType) -> tuple:
+    """Bound methods pickle by name, which for lengthen's forward would be the library's: rebind it instead."""
+    ours = getattr(method.__func__, _OURS, None)
+    if ours is None or method.__func__.__dict__.get("__wrapped__") is not None:
+        return getattr, (method.__self__, method.__func__.__name__)
+    return _rebind, (ours, method.__self__)
+
+
+def _rebind(ours: Any, module: nn.Module) -> types.MethodType:
+    return types.MethodType(_layer_forward if ours is True else _model_forward_of(ours), module)
+
+
+copyreg.pickle(types.MethodType, _reduce_method)  # type: ignore[arg-type]

@@ -1,0 +1,133 @@
+"""Running a wrapped model over a sequence of any length, segment by segment, in memory that does not grow.
+
+n sequences stream side by side; positions count from 0 at the start of the sequence, never of a segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lengthen.errors import InputError
+from lengthen.models.head import token_losses
+from lengthen.models.wrapping import library_model, require_wrapped, run_base
+from lengthen.state import RecurrentState
+
+SEGMENT = 2048
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Positions [start, start + S) of n sequences: loss[i, s] of predicting token start + s + 1, and the final state."""
+
+    start: int
+    losses: Tensor
+    final_state: RecurrentState
+
+    @property
+    def end(self) -> int:
+        return self.start + self.losses.shape[1]
+
+
+def stream(
+    model: nn.Module,
+    tokens: Tensor | np.ndarray,
+    *,
+    segment: int = SEGMENT,
+    cuts: Sequence[int] = (),
+    initial_state: RecurrentState | None = None,
+    start: int = 0,
+) -> Iterator[Segment]:
+    """Runs the model over tokens [n, L + 1] and yields the L losses segment by segment, the state carried.
+
+    segment: positions a call, best a multiple of 64. cuts: further positions at which a segment ends, so that the state
+    before them can be seen. initial_state, start: go on where an earlier stream stopped, at position start.
+    Each boundary position is counted once: the target of a segment's last input is the next segment's first.
+    Raises InputError if there is no token to predict.
+    """
+    require_wrapped(model)
+    length = tokens.shape[1] - 1
+    if length < 1:
+        raise InputError(f"A sequence of {tokens.shape[1]} tokens has nothing to predict; give at least two.")
+    if segment < 1:
+        raise InputError(f"A segment of {segment} positions cannot be run; give at least 1.")
+    device = next(model.parameters()).device
+    edges = sorted({*range(0, length, segment), length, *(c - start for c in cuts if 0 < c - start < length)})
+    state = initial_state
+    with evaluating(model):
+        for low, high in zip(edges, edges[1:]):
+            part = torch.as_tensor(tokens[:, low : high + 1]).to(device, torch.long)
+            losses, state = losses_of(model, part, state)
+            yield Segment(start + low, losses, state)
+
+
+def losses_of(
+    model: nn.Module, tokens: Tensor, initial_state: RecurrentState | None = None
+) -> tuple[Tensor, RecurrentState]:
+    """Losses [n, S] and final state of one segment of tokens [n, S + 1]."""
+    base, final_state = run_base(model, {"input_ids": tokens[:, :-1]}, initial_state)
+    return token_losses(library_model(model), base[0], tokens[:, 1:]), final_state
+
+
+def reset_losses(
+    model: nn.Module, tokens: Tensor | np.ndarray, period: int, *, tokens_a_call: int = 16 * SEGMENT
+) -> Iterator[tuple[int, Tensor]]:
+    """The losses of the same tokens with the state zeroed before inputs k * period: (start, losses [n, S]) in order.
+
+    Every period is a row of its own from the zero state, so that it equals a reset exactly; memory does not grow.
+    """
+    require_wrapped(model)
+    n, length = tokens.shape[0], tokens.shape[1] - 1
+    device = next(model.parameters()).device
+    together = max(1, tokens_a_call // (n * period))
+    with evaluating(model):
+        for low in range(0, length, together * period):
+            high = min(length, low + together * period)
+            whole = (high - low) // period
+            pieces = [(low, whole)] if whole else []
+            if (high - low) % period:
+                pieces.append((low + whole * period, 1))
+            for start, rows in pieces:
+                end = min(high, start + rows * period)
+                size = (end - start) // rows
+                part = torch.as_tensor(tokens[:, start : end + 1]).to(device, torch.long)
+                windows = part.unfold(1, size + 1, size).reshape(n * rows, size + 1)
+                losses, _ = losses_of(model, windows)
+                yield start, losses.view(n, rows * size)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; the model's own mode comes back afterwards."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(training)
+
+
+def generate(
+    model: Any, prompt: Tensor, count: int, *, initial_state: RecurrentState | None = None, segment: int = SEGMENT
+) -> tuple[Tensor, RecurrentState]:
+    """Greedy continuation of prompt [n, S] by `count` tokens, the prompt streamed: ([n, count], final state)."""
+    require_wrapped(model)
+    state, made = initial_state, []
+    with evaluating(model):
+        for low in range(0, prompt.shape[1], segment):
+            output = model(input_ids=prompt[:, low : low + segment], initial_state=state, logits_to_keep=1)
+            state = output.final_state
+        for i in range(count):
+            token = output.logits[:, -1].argmax(-1, keepdim=True)
+            made.append(token)
+            if i + 1 < count:
+                output = model(input_ids=token, initial_state=state)
+                state = output.final_state
+    return torch.cat(made, dim=1), state
