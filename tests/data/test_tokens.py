@@ -1,0 +1,109 @@
+"""Tokenizers: ids as the tokenizer itself gives them, for documents of any length."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from lengthen.data import bundled_plays, load_corpus
+from lengthen.data.tokens import make_encoder
+from lengthen.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return bundled_plays()[1][0].text
+
+
+@pytest.fixture(scope="module", params=["byte-level", "metaspace"])
+def tokenizer(request: pytest.FixtureRequest, text: str) -> PreTrainedTokenizerFast:
+    """Small BPE tokenizers of both common kinds, which put a BOS before and an EOS after a text."""
+    backend = Tokenizer(models.BPE(unk_token="<unk>"))
+    if request.param == "byte-level":
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    else:
+        backend.normalizer = normalizers.NFKC()
+        backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    specials = ["<s>", "</s>", "<unk>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=specials, initial_alphabet=alphabet)
+    backend.train_from_iterator([text[:60_000]], trainer)
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
+def test_documents_are_tokenised_as_the_tokenizer_does(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+    texts = [text[:2000], "", "héé 日本", text[2000:2500]]
+    corpus = load_corpus(texts, tokenizer)
+    expected = [tokenizer(t)["input_ids"] for t in texts if t]
+    assert [corpus.document(d).tolist() for d in range(corpus.documents)] == expected
+    assert corpus.vocabulary_size == len(tokenizer) and corpus.values.dtype == np.uint16
+
+
+@pytest.mark.parametrize("unit", ["", "é", "—日本 "])
+def test_long_documents_are_cut_into_windows_without_a_trace(
+    tokenizer: PreTrainedTokenizerFast, text: str, unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lengthen.data.tokens.WINDOW_CHARACTERS", 3000)
+    monkeypatch.setattr("lengthen.data.tokens.OVERLAP_CHARACTERS", 900)
+    long = text[:40_000].replace("the", "the" + unit)
+    texts = [text[:500], long, long[:3000], long[:3001], text[:100]]
+    corpus = load_corpus(texts, tokenizer)
+    for document, expected in enumerate(texts):
+        assert corpus.document(document).tolist() == tokenizer(expected)["input_ids"]
+    # Where windows never agree (one endless word, an overlap too small), the document is tokenised whole.
+    monkeypatch.setattr("lengthen.data.tokens.OVERLAP_CHARACTERS", 40)
+    assert load_corpus([long], tokenizer).document(0).tolist() == tokenizer(long)["input_ids"]
+
+
+def test_windows_bound_the_length_of_what_is_tokenised_at_once(
+    tokenizer: PreTrainedTokenizerFast, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lengthen.data.tokens.WINDOW_CHARACTERS", 3000)
+    monkeypatch.setattr("lengthen.data.tokens.OVERLAP_CHARACTERS", 900)
+    encoder = make_encoder(tokenizer)
+    lengths: list[int] = []
+    window = encoder._window
+    monkeypatch.setattr(encoder, "_window", lambda text: lengths.append(len(text)) or window(text))
+    monkeypatch.setattr("lengthen.data.loading.make_encoder", lambda _: encoder)
+    load_corpus([text[:60_000]], tokenizer)
+    # A window ends with the piece in which it reaches its size, and pieces are no longer than that.
+    assert len(lengths) > 5 and max(lengths) <= 2 * 3000 + 900
+
+
+def test_saved_tokenizer_is_loaded_from_its_directory(
+    tokenizer: PreTrainedTokenizerFast, text: str, tmp_path: Path
+) -> None:
+    tokenizer.save_pretrained(tmp_path)
+    loaded = load_corpus([text], tmp_path)
+    assert loaded.fingerprint == load_corpus([text], tokenizer).fingerprint
+    with pytest.raises(InputError, match=r"^The tokenizer .* cannot be loaded"):
+        load_corpus([text], tmp_path / "missing")
+    with pytest.raises(InputError, match=r"^The tokenizer is a int"):
+        load_corpus([text], 3)  # type: ignore[arg-type]
+
+
+def test_another_tokenizer_is_another_cache_entry(
+    tokenizer: PreTrainedTokenizerFast, text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(text[:1000])
+    load_corpus(path, tokenizer, cache=tmp_path / "cache")
+    assert load_corpus(path, cache=tmp_path / "cache").values.size == 1000
+    assert load_corpus(path, tokenizer, cache=tmp_path / "cache").values.size < 1000
+
+
+def test_tokens_beyond_the_vocabularys_size_fit(tokenizer: PreTrainedTokenizerFast) -> None:
+    # An id above the number of tokens, as sparse added tokens make it.
+    class Sparse(PreTrainedTokenizerFast):
+        def get_vocab(self) -> dict[str, int]:
+            return {**super().get_vocab(), "far": 70_000}
+
+    sparse = Sparse(tokenizer_object=tokenizer.backend_tokenizer, unk_token="<unk>")
+    assert load_corpus(["a"], sparse).values.dtype == np.uint32
