@@ -5,6 +5,7 @@ n sequences stream side by side; positions count from 0 at the start of the sequ
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ def stream(
     edges = sorted({*range(0, length, segment), length, *(c - start for c in cuts if 0 < c - start < length)})
     state = initial_state
     with evaluating(model):
-        for low, high in zip(edges, edges[1:]):
+        for low, high in itertools.pairwise(edges):
             part = torch.as_tensor(tokens[:, low : high + 1]).to(device, torch.long)
             losses, state = losses_of(model, part, state)
             yield Segment(start + low, losses, state)

@@ -247,7 +247,7 @@ class _Probe:
             grads = torch.autograd.grad(loss, leaves)
             direction = [torch.randn(t.shape, generator=self.generator).to(t) * t.detach().std() for t in leaves]
             slope = float(sum((g * d).double().sum() for g, d in zip(grads, direction)))
-            step = 1e-6 if self.weights_dtype == torch.float64 else 1e-2
+            step = 1e-2 if self.weights_dtype != torch.bfloat16 else 1e-1  # of the state's size: norms work in float32
             with torch.no_grad():
                 ends = []
                 for sign in (1, -1):
@@ -256,7 +256,7 @@ class _Probe:
                     ends.append(float((self.run(self.tokens, shifted)[0] * weights).double().sum()))
             numeric = (ends[0] - ends[1]) / (2 * step)
         error = abs(slope - numeric) / max(abs(numeric), 1e-12)
-        tolerance = {torch.float64: 1e-5, torch.float32: 2e-2}.get(self.weights_dtype, 0.3)
+        tolerance = 2e-2 if self.weights_dtype != torch.bfloat16 else 0.3
         return Check(
             "gradient-into-state",
             error <= tolerance and slope != 0,

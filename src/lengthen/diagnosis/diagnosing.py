@@ -1,0 +1,140 @@
+"""diagnose(): how far a model generalises and where it stops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from lengthen.data import Corpus, evaluation_sequences, load_corpus
+from lengthen.data.loading import Source
+from lengthen.diagnosis.confidence import mean_and_stderr
+from lengthen.diagnosis.position_loss import (
+    Interval,
+    IntervalSums,
+    Progress,
+    baseline_losses,
+    bucket_intervals,
+    buckets_of,
+    carried_losses,
+)
+from lengthen.diagnosis.states import head_states
+from lengthen.diagnosis.verdict import ENOUGH, break_point, sentence
+from lengthen.errors import InputError
+from lengthen.models import family_name, library_model, load, tokenizer_for, wrap
+from lengthen.results import Diagnosis, HeadState, PositionPerplexity, versions
+from lengthen.streaming import SEGMENT
+
+FIELD_POSITIONS = (2048, 8192, 32768, 131072)
+
+
+def diagnose(
+    model: str | Path | nn.Module,
+    data: Source | Corpus | NDArray[np.int64],
+    *,
+    train_context: int,
+    max_length: int | None = None,
+    n: int = 16,
+    positions: Sequence[int] = FIELD_POSITIONS,
+    tokenizer: Any = None,
+    join: bool = False,
+    segment: int = SEGMENT,
+    seed: int = 0,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Position-wise loss to any length against the model's own reset baseline, with a verdict.
+
+    model: a directory, a hub name, or a (wrapped) model. data: what load_corpus takes, a Corpus, or tokens [n, L + 1].
+    train_context: T. max_length: L (64 T unless said). n: held-out sequences, at least 16 for a verdict.
+    positions: where perplexity is told (over the eighth before each). tokenizer: the model's own unless said.
+    join: lay documents end to end where none is long enough. segment: positions a call.
+    Raises InputError for T < 1, L < T, text that is too short, or tokens the model does not have.
+    """
+    if train_context < 1:
+        raise InputError(f"The training context is {train_context}; give at least 1 position.")
+    length = 64 * train_context if max_length is None else max_length
+    if length < train_context:
+        raise InputError(
+            f"The maximum length {length} is below the training context {train_context}; give at least that."
+        )
+    if isinstance(model, str | Path):
+        name = name or str(model)
+        tokenizer = tokenizer if tokenizer is not None else tokenizer_for(model)
+        model = load(model)
+    wrap(model)
+    tokens = _tokens(model, data, length, n, tokenizer if tokenizer is not None else "bytes", join, seed)
+
+    buckets = bucket_intervals(train_context, length)
+    around = [(p - max(1, p // 8), p) for p in sorted(set(positions)) if 0 < p <= length]
+    in_context, far = (0, train_context), (32 * train_context, 64 * train_context)
+    intervals: list[Interval] = [*buckets, *around, (0, length), in_context]
+    if far[1] <= length:
+        intervals.append(far)
+    cuts = [train_context << k for k in range(32) if train_context << k <= length]
+    states: list[HeadState] = []
+
+    half = None if progress is None else lambda done, todo: progress(done, 2 * todo)
+    rest = None if progress is None else lambda done, todo: progress(todo + done, 2 * todo)
+    carried = carried_losses(
+        model,
+        tokens,
+        intervals,
+        cuts=cuts,
+        segment=segment,
+        at_cut=lambda position, state: states.extend(head_states(position, state)),
+        progress=half,
+    )
+    reset = baseline_losses(model, tokens, intervals, train_context, progress=rest)
+
+    found = buckets_of(carried, reset, len(buckets))
+    enough = len(tokens) >= ENOUGH
+    reaches = found[-1].start >= train_context
+    point = break_point(found, train_context) if enough else None
+    zero_start = _perplexity(reset, (0, length))
+    beyond = _perplexity(carried, far) if far in intervals else (None, None)
+    return Diagnosis(
+        model=name or type(library_model(model)).__name__,
+        family=family_name(model),
+        train_context=train_context,
+        max_length=length,
+        n=len(tokens),
+        seed=seed,
+        buckets=found,
+        in_context=zero_start[0],
+        in_context_stderr=zero_start[1],
+        far=beyond[0],
+        far_stderr=beyond[1],
+        own_reset=_perplexity(reset, far)[0] if far in intervals else None,
+        break_point=point,
+        fails=(point is not None) if enough and reaches else None,
+        verdict=sentence(found, train_context, point, len(tokens), length),
+        positions=[PositionPerplexity(b, a, b, *_perplexity(carried, (a, b)), len(tokens)) for a, b in around],
+        states=states,
+        configuration={"segment": segment, "join": join, "positions": list(positions)},
+        versions=versions(),
+    )
+
+
+def _perplexity(sums: IntervalSums, interval: Interval) -> tuple[float, float]:
+    """exp of the mean loss over an interval, with the standard error carried over."""
+    loss, stderr = mean_and_stderr(sums.means()[:, sums.intervals.index(interval)])
+    perplexity = math.exp(loss) if loss < 700 else math.inf if loss == loss else math.nan
+    return perplexity, perplexity * stderr
+
+
+def _tokens(
+    model: nn.Module, data: Any, length: int, n: int, tokenizer: Any, join: bool, seed: int
+) -> NDArray[np.int64]:
+    if isinstance(data, np.ndarray) and data.ndim == 2:
+        if data.shape[1] < length + 1:
+            raise InputError(f"The tokens have {data.shape[1]} positions, but {length + 1} are needed.")
+        return data[:, : length + 1]
+    corpus = data if isinstance(data, Corpus) else load_corpus(data, tokenizer)
+    corpus.require_vocabulary(library_model(model).get_input_embeddings().num_embeddings)  # type: ignore[operator]
+    return evaluation_sequences(corpus, length=length, count=n, seed=seed, join=join)

@@ -1,0 +1,51 @@
+"""From buckets to a break point and a sentence: where a model's loss leaves its own reset baseline for good."""
+
+from __future__ import annotations
+
+import math
+
+from lengthen.diagnosis.confidence import t_975
+from lengthen.results import Bucket
+
+MARGIN = math.log(1.02)
+"""A model fails where its perplexity exceeds own_reset by 2 %, and by the 95 % interval of the difference."""
+ENOUGH = 16
+"""With fewer sequences no break point is claimed."""
+
+
+def exceeds(bucket: Bucket) -> bool:
+    """Whether the bucket's loss is above own_reset by the margin, and surely so. A loss that is not finite is."""
+    if not math.isfinite(bucket.loss):
+        return True
+    return bucket.excess > MARGIN and bucket.excess - t_975(bucket.n - 1) * bucket.excess_stderr > 0
+
+
+def break_point(buckets: list[Bucket], train_context: int) -> int | None:
+    """The start of the first bucket past T that exceeds own_reset and after which no later bucket falls back."""
+    found = None
+    for bucket in reversed([b for b in buckets if b.start >= train_context]):
+        if not exceeds(bucket):
+            break
+        found = bucket.start
+    return found
+
+
+def sentence(buckets: list[Bucket], train_context: int, point: int | None, n: int, max_length: int) -> str:
+    """What the buckets say, in one sentence."""
+    last = buckets[-1]
+    if n < ENOUGH:
+        return f"No verdict: {n} sequences are too few to tell a failure from chance; give at least {ENOUGH}."
+    if last.start < train_context:
+        return f"No verdict: {max_length} positions do not reach past the training context of {train_context}."
+    if point is None:
+        change = 100 * math.expm1(last.excess)
+        return (
+            f"No failure up to {max_length:,} positions: past the training context of {train_context:,} the perplexity "
+            f"stays with the reset baseline (last bucket {change:+.1f} %)."
+        )
+    if not math.isfinite(last.loss):
+        return f"Fails: the loss is no longer finite; it leaves the reset baseline at position {point:,}."
+    return (
+        f"Fails: from position {point:,} ({point / train_context:g} times the training context) the perplexity exceeds "
+        f"the reset baseline for good, and is {math.exp(min(last.excess, 700)):.3g} times it at {last.start:,} to {last.end:,}."
+    )

@@ -1,0 +1,29 @@
+"""How known layer families use a kernel, and how a user's model gets its state in and out."""
+
+from lengthen.models.loading import load, load_library_model, tokenizer_for
+from lengthen.models.parity import check
+from lengthen.models.wrapping import (
+    family_name,
+    is_wrapped,
+    library_model,
+    require_wrapped,
+    unwrap,
+    weights_fingerprint,
+    wrap,
+    zero_state,
+)
+
+__all__ = [
+    "check",
+    "family_name",
+    "is_wrapped",
+    "library_model",
+    "load",
+    "load_library_model",
+    "require_wrapped",
+    "tokenizer_for",
+    "unwrap",
+    "weights_fingerprint",
+    "wrap",
+    "zero_state",
+]

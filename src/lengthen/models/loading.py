@@ -1,0 +1,108 @@
+"""load(): a recurrent language model from a directory or hub name, wrapped; and the tokenizer that belongs to it."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lengthen.errors import InputError
+from lengthen.models.wrapping import wrap
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
+
+
+def load(
+    model: str | Path,
+    *,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | None = None,
+    trust_remote_code: bool = False,
+) -> nn.Module:
+    """The model of a directory or hub name, wrapped, in evaluation mode.
+
+    dtype: of the weights (as saved unless said). device: where to put it. Only safetensors or weights-only files are
+    read. Raises InputError for a missing directory, damaged weights, or a model without recurrence.
+    """
+    return wrap(load_library_model(model, dtype=dtype, device=device, trust_remote_code=trust_remote_code))
+
+
+def load_library_model(
+    model: str | Path,
+    *,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | None = None,
+    trust_remote_code: bool = False,
+) -> nn.Module:
+    """The same, as its library loads it: not wrapped."""
+    path = Path(model)
+    looks_local = path.exists() or str(model).startswith((".", "/", "~")) or str(model).count("/") > 1
+    if looks_local and not path.is_dir():
+        raise InputError(
+            f"The model directory {model} does not exist; give a directory with a config.json, or a hub name."
+        )
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise InputError(f"{model} holds no config.json; give a directory written by save_pretrained.")
+    wanted: Any = _dtype(dtype)
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            loaded, info = AutoModelForCausalLM.from_pretrained(
+                str(model), dtype=wanted, trust_remote_code=trust_remote_code, output_loading_info=True
+            )
+    except Exception as error:
+        raise InputError(f"The model {model} cannot be loaded ({_one_line(error)}).") from error
+    finally:
+        if bars:
+            logging.enable_progress_bar()
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise InputError(
+            f"The weights in {model} lack {len(missing)} tensors, such as {missing[0]}; save the model again."
+        )
+    return loaded.to(device).eval() if device is not None else loaded.eval()
+
+
+def tokenizer_for(model: str | Path) -> Any:
+    """The tokenizer that lies beside a model, or "bytes" for a model of 256 or 257 to 320 ids without one.
+
+    Raises InputError where a directory holds no tokenizer and its vocabulary is not one of bytes.
+    """
+    path = Path(model)
+    if path.is_dir() and not any((path / name).exists() for name in TOKENIZER_FILES):
+        from transformers import AutoConfig
+
+        size = AutoConfig.from_pretrained(str(model)).get_text_config().vocab_size
+        if size < 256:
+            raise InputError(
+                f"{model} holds no tokenizer, and its vocabulary of {size} ids is too small for bytes; give --tokenizer."
+            )
+        if size > 320:
+            raise InputError(f"{model} holds no tokenizer; save one beside the model, or give --tokenizer.")
+        return "bytes"
+    return str(model)
+
+
+def _dtype(dtype: torch.dtype | str | None) -> torch.dtype | str:
+    if dtype is None:
+        return "auto"
+    if isinstance(dtype, str):
+        names = {"float32": torch.float32, "fp32": torch.float32, "bfloat16": torch.bfloat16, "bf16": torch.bfloat16}
+        names |= {"float16": torch.float16, "fp16": torch.float16, "float64": torch.float64, "auto": "auto"}  # type: ignore[dict-item]
+        if dtype not in names:
+            raise InputError(f"dtype {dtype!r} is unknown; choose float32, bfloat16, float16, float64 or auto.")
+        return names[dtype]
+    return dtype
+
+
+def _one_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__).rstrip(".")[:300]

@@ -1,0 +1,35 @@
+"""Windows as the trainer takes them: micro-batches of a process's own lanes, from any step on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import IterableDataset
+
+from lengthen.data import Windows
+
+
+class MicroBatches(IterableDataset):
+    """The windows of this process, each step's lanes cut into equal micro-batches.
+
+    windows: of this rank. accumulation: micro-batches a step. start: the step to begin with.
+    A batch's labels are called shift_labels, since windows shift them beforehand.
+    """
+
+    def __init__(self, windows: Windows, accumulation: int = 1, start: int = 0) -> None:
+        self.windows, self.accumulation, self.start = windows, accumulation, start
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        self.windows.seek(self.start)
+        for batch in self.windows:
+            named = {("shift_labels" if name == "labels" else name): value for name, value in batch.items()}
+            rows = len(batch["lane"]) // self.accumulation
+            for i in range(self.accumulation):
+                yield {name: part(value, i * rows, rows) for name, value in named.items()}
+
+
+def part(value: Tensor, first: int, rows: int) -> Tensor:
+    """Rows first, ..., first + rows - 1."""
+    return value[first : first + rows]

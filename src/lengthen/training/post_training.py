@@ -1,0 +1,70 @@
+"""post_train(): some hundred steps from initial states that cover what is attainable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from lengthen.data import Corpus, load_corpus
+from lengthen.data.loading import Source
+from lengthen.diagnosis.position_loss import Progress
+from lengthen.interventions import Intervention, intervention_named
+from lengthen.models import load, tokenizer_for, wrap
+from lengthen.results import TrainingRecord
+from lengthen.training.running import Optimisation, run_training
+
+
+def post_train(
+    model: str | Path | nn.Module,
+    data: Source | Corpus,
+    *,
+    train_context: int,
+    steps: int = 500,
+    intervention: str | Intervention = "state-passing",
+    rows: int = 16,
+    learning_rate: float = 3e-4,
+    warmup: int = 0,
+    accumulation: int = 1,
+    tokenizer: Any = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> TrainingRecord:
+    """Post-trains a model (in place) from an intervention's initial states.
+
+    model: a directory, a hub name, or a model. data: what load_corpus takes, or a Corpus. train_context: T, the window.
+    steps: optimiser steps. intervention: a name (state-passing, tbptt, fitted-noise, random-noise, zero) or an object.
+    rows: windows a step. learning_rate: the peak, reached after `warmup` steps, then a cosine to 0; a tenth of
+    pre-training's is the paper's choice. out: the run folder (model/, metrics.jsonl, results/training.json).
+    config: further transformers.TrainingArguments. Raises InputError for bad input, RunError for a run that fails.
+    """
+    name = ""
+    if isinstance(model, str | Path):
+        name = str(model)
+        tokenizer = tokenizer if tokenizer is not None else tokenizer_for(model)
+        model = load(model)
+    corpus = data if isinstance(data, Corpus) else load_corpus(data, tokenizer if tokenizer is not None else "bytes")
+    optimisation = Optimisation(
+        steps=steps,
+        rows=rows,
+        learning_rate=learning_rate,
+        warmup=warmup,
+        accumulation=accumulation,
+        config=config or {},
+    )
+    chosen = intervention if isinstance(intervention, Intervention) else intervention_named(intervention)
+    return run_training(
+        wrap(model),
+        corpus,
+        chosen,
+        optimisation,
+        train_context=train_context,
+        seed=seed,
+        out=out,
+        name=name,
+        progress=progress,
+    )

@@ -1,0 +1,119 @@
+"""pretrain(): small models from a recipe, to study where they break; the range of initial decays is an option."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lengthen.data import Corpus, load_corpus
+from lengthen.data.loading import Source
+from lengthen.diagnosis.position_loss import Progress
+from lengthen.errors import InputError
+from lengthen.interventions import Intervention, Zero, intervention_named
+from lengthen.models import wrap
+from lengthen.results import TrainingRecord
+from lengthen.training.running import Optimisation, run_training
+
+
+@dataclass(frozen=True)
+class Mamba2Recipe:
+    """A small Mamba-2: width, layers, heads of head_dim channels, state_size per head, vocabulary.
+
+    decay_range: A of each head is drawn uniformly from it. (1, 16) is the stock initialisation; (0.005, 0.1) decays so
+    slowly that a state keeps growing past any short training context.
+    """
+
+    width: int = 64
+    layers: int = 2
+    head_dim: int = 32
+    state_size: int = 64
+    groups: int = 1
+    vocabulary: int = 256
+    decay_range: tuple[float, float] = (1.0, 16.0)
+
+    def build(self, seed: int = 0) -> nn.Module:
+        """The model with random weights from this seed, wrapped."""
+        from transformers import Mamba2Config, Mamba2ForCausalLM
+
+        low, high = self.decay_range
+        if not 0 < low <= high:
+            raise InputError(
+                f"The decay range {low} to {high} is not one; give two numbers above 0, the smaller first."
+            )
+        heads, rest = divmod(2 * self.width, self.head_dim)
+        if rest:
+            raise InputError(f"{2 * self.width} channels cannot be cut into heads of {self.head_dim}.")
+        config = Mamba2Config(
+            hidden_size=self.width,
+            num_hidden_layers=self.layers,
+            head_dim=self.head_dim,
+            num_heads=heads,
+            state_size=self.state_size,
+            n_groups=self.groups,
+            expand=2,
+            vocab_size=self.vocabulary,
+            tie_word_embeddings=True,
+            residual_in_fp32=True,
+            rms_norm=True,
+            chunk_size=64,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = Mamba2ForCausalLM(config)
+            for name, parameter in model.named_parameters():
+                if name.endswith("A_log"):
+                    drawn = torch.empty_like(parameter).uniform_(low, high)
+                    parameter.data.copy_(drawn.log())
+        return wrap(model)
+
+
+def pretrain(
+    data: Source | Corpus,
+    *,
+    train_context: int = 64,
+    steps: int = 1000,
+    recipe: Mamba2Recipe | None = None,
+    intervention: str | Intervention = "zero",
+    rows: int = 16,
+    learning_rate: float = 4e-3,
+    warmup: int = 100,
+    tokenizer: Any = "bytes",
+    seed: int = 0,
+    out: str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> tuple[nn.Module, TrainingRecord]:
+    """Trains a small model from random weights; the learning rate ends at a tenth of its peak.
+
+    Arguments as in post_train. Returns the wrapped model and the record.
+    """
+    recipe = recipe or Mamba2Recipe()
+    corpus = data if isinstance(data, Corpus) else load_corpus(data, tokenizer)
+    model = recipe.build(seed)
+    optimisation = Optimisation(
+        steps=steps,
+        rows=rows,
+        learning_rate=learning_rate,
+        warmup=min(warmup, math.ceil(steps / 10)),
+        final_share=0.1,
+        config=config or {},
+    )
+    chosen = intervention if isinstance(intervention, Intervention) else intervention_named(intervention)
+    record = run_training(
+        model,
+        corpus,
+        chosen if not isinstance(chosen, Zero) else Zero(),
+        optimisation,
+        train_context=train_context,
+        seed=seed,
+        out=out,
+        name="pretrained",
+        progress=progress,
+    )
+    return model, record

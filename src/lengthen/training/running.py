@@ -1,0 +1,183 @@
+"""One training run from start to end: windows, optimiser settings, the trainer, the run folder."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import TrainerCallback, TrainingArguments
+
+from lengthen.data import Corpus, LaneWindows, ShuffledWindows, Windows
+from lengthen.diagnosis.position_loss import Progress
+from lengthen.errors import InputError
+from lengthen.interventions import TBPTT, Intervention, Mixture
+from lengthen.models import library_model
+from lengthen.results import TrainingRecord, versions
+from lengthen.training.trainer import MetricsFile, StateTrainer, StepProgress, process_share
+
+
+@dataclass(frozen=True)
+class Optimisation:
+    """How a run is optimised: AdamW with betas (0.9, 0.95), a warm-up, then a cosine to a share of the peak.
+
+    rows: windows a step, over all processes and micro-batches. learning_rate: the peak. warmup: steps.
+    final_share: the last learning rate as a share of the peak. config: further transformers.TrainingArguments.
+    """
+
+    steps: int
+    rows: int = 16
+    learning_rate: float = 3e-4
+    warmup: int = 0
+    final_share: float = 0.0
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    accumulation: int = 1
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+def wants_lanes(intervention: Intervention) -> bool:
+    """Whether an intervention continues documents, so that windows must come in lanes."""
+    if isinstance(intervention, Mixture):
+        return any(wants_lanes(part) for part, _ in intervention.parts)
+    return isinstance(intervention, TBPTT)
+
+
+def windows_for(corpus: Corpus, intervention: Intervention, *, context: int, lanes: int, seed: int) -> Windows:
+    """Windows in lanes where the intervention continues documents, shuffled ones elsewhere; this process's share."""
+    rank, world = process_share()
+    kind = LaneWindows if wants_lanes(intervention) else ShuffledWindows
+    return kind(corpus, context=context, lanes=lanes, seed=seed, rank=rank, world_size=world)
+
+
+def run_training(
+    model: nn.Module,
+    corpus: Corpus,
+    intervention: Intervention,
+    optimisation: Optimisation,
+    *,
+    train_context: int,
+    seed: int = 0,
+    out: str | Path | None = None,
+    name: str = "",
+    callbacks: Sequence[TrainerCallback] = (),
+    progress: Progress | None = None,
+) -> TrainingRecord:
+    """Trains the model in place and, where `out` is given, writes metrics.jsonl, model/ and results/training.json there.
+
+    Raises InputError for steps below 1 or an option transformers.TrainingArguments does not know, RunError where the
+    loss is no longer finite.
+    """
+    if optimisation.steps < 1:
+        raise InputError(f"The number of steps is {optimisation.steps}; give at least 1.")
+    corpus.require_vocabulary(library_model(model).get_input_embeddings().num_embeddings)  # type: ignore[operator]
+    windows = windows_for(corpus, intervention, context=train_context, lanes=optimisation.rows, seed=seed)
+    folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="lengthen-"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        arguments = _arguments(optimisation, folder, seed)
+        own = [*callbacks]
+        if out is not None:
+            own.append(MetricsFile(folder / "metrics.jsonl"))
+        if progress is not None:
+            own.append(StepProgress(progress))
+        with _quiet():
+            trainer = StateTrainer(model, windows, intervention, arguments, callbacks=own)
+            began = time.perf_counter()
+            trainer.train()
+            seconds = time.perf_counter() - began
+        trainer.accelerator.wait_for_everyone()
+        if out is not None:
+            trainer.save_model(str(folder / "model"))
+        trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
+        record = TrainingRecord(
+            intervention=intervention.name,
+            steps=optimisation.steps,
+            train_context=train_context,
+            rows=optimisation.rows,
+            learning_rate=optimisation.learning_rate,
+            seed=seed,
+            seconds=seconds,
+            losses=trainer.losses,
+            model=name or type(library_model(model)).__name__,
+            out=str(out) if out is not None else "",
+            configuration={
+                "intervention": intervention.describe(),
+                "warmup": optimisation.warmup,
+                "final_share": optimisation.final_share,
+                "weight_decay": optimisation.weight_decay,
+                "clip": optimisation.clip,
+                "accumulation": optimisation.accumulation,
+                "config": dict(optimisation.config),
+                "data": corpus.fingerprint,
+            },
+            versions=versions(),
+        )
+        if out is not None and trainer.is_world_process_zero():
+            record.save(folder / "results" / "training.json")
+        return record
+    except PermissionError as error:
+        raise InputError(f"{folder} cannot be written ({error.strerror}); choose another --out.") from None
+    finally:
+        if out is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _arguments(optimisation: Optimisation, folder: Path, seed: int) -> TrainingArguments:
+    _, world = process_share()
+    share = world * optimisation.accumulation
+    if optimisation.rows % share:
+        raise InputError(
+            f"{optimisation.rows} rows a step cannot be shared by {world} processes times {optimisation.accumulation} "
+            "micro-batches; choose a multiple."
+        )
+    given: dict[str, Any] = {
+        "output_dir": str(folder),
+        "max_steps": optimisation.steps,
+        "per_device_train_batch_size": optimisation.rows // share,
+        "gradient_accumulation_steps": optimisation.accumulation,
+        "learning_rate": optimisation.learning_rate,
+        "lr_scheduler_type": "cosine_with_min_lr",
+        "lr_scheduler_kwargs": {"min_lr_rate": optimisation.final_share},
+        "warmup_steps": optimisation.warmup,
+        "weight_decay": optimisation.weight_decay,
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.95,
+        "max_grad_norm": optimisation.clip,
+        "seed": seed,
+        "logging_steps": 10,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "ignore_data_skip": True,
+        "remove_unused_columns": False,
+        "dataloader_pin_memory": False,
+        **optimisation.config,
+    }
+    try:
+        return TrainingArguments(**given)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"The training options are not accepted by transformers.TrainingArguments: {error}.") from None
+
+
+class _quiet:
+    """Keeps the Trainer's own notices off standard output and error: the run folder holds what it logs."""
+
+    def __enter__(self) -> None:
+        self._logger = logging.getLogger("transformers.trainer")
+        self._level = self._logger.level
+        self._logger.setLevel(logging.ERROR)
+        self._warnings = warnings.catch_warnings()
+        self._warnings.__enter__()
+        warnings.simplefilter("ignore")
+
+    def __exit__(self, *_: Any) -> None:
+        self._warnings.__exit__(None, None, None)
+        self._logger.setLevel(self._level)
