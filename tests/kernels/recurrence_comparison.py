@@ -1,0 +1,97 @@
+"""Compares a recurrence with its float64 definition: outputs, final state and every gradient."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+from lengthen.kernels.dispatch import compiled, portable_only
+
+Operator = Callable[..., tuple[Tensor, Tensor]]
+
+INSTRUCTION_SETS = ["avx512", "avx2", "portable"]
+FORMS = ["torch", *INSTRUCTION_SETS]
+"""The portable PyTorch form, and the compiled kernel for each instruction set."""
+
+
+@contextmanager
+def running(form: str) -> Iterator[None]:
+    """Inside, operators run in this form; skips the test where the machine lacks it."""
+    if form == "torch":
+        with portable_only():
+            yield
+        return
+    if compiled is None:
+        pytest.skip("the extension is not built")
+    before = compiled.instruction_set()
+    try:
+        compiled.set_instruction_set(form)
+    except ValueError:
+        pytest.skip(f"this machine has no {form}")
+    try:
+        yield
+    finally:
+        compiled.set_instruction_set(before)
+
+
+def errors(actual: Tensor, expected: Tensor) -> tuple[float, float]:
+    """norm(a - r) / norm(r) and max|a - r| / max|r|; where r is all zero, a must be too."""
+    difference = actual.double() - expected
+    if not expected.any():
+        return difference.norm().item(), difference.abs().max().item()
+    return (
+        (difference.norm() / expected.norm()).item(),
+        (difference.abs().max() / expected.abs().max()).item(),
+    )
+
+
+def evaluate(operator: Operator, inputs: dict[str, Tensor], **options: object) -> dict[str, Tensor]:
+    """Outputs of the operator and gradients of fixed random sums of them, by name."""
+    leaves = {
+        name: tensor.detach().requires_grad_() if tensor.is_floating_point() else tensor
+        for name, tensor in inputs.items()
+    }
+    outputs = operator(**leaves, **options)
+    generator = torch.Generator().manual_seed(7)
+    total = torch.zeros((), dtype=torch.float64)
+    named = {}
+    for index, output in enumerate(outputs):
+        weight = torch.randn(output.shape, generator=generator, dtype=torch.float64)
+        total = total + (weight.to(output.dtype) * output).double().sum()
+        named[f"output {index}"] = output.detach()
+    wanted = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+    gradients = torch.autograd.grad(total, list(wanted.values()))
+    return named | {f"gradient of {name}": gradient for name, gradient in zip(wanted, gradients)}
+
+
+def assert_agrees(
+    operator: Operator, reference: Operator, inputs: dict[str, Tensor], tolerance: float, **options: object
+) -> dict[str, Tensor]:
+    """Assert that the operator agrees with its definition in float64 on the very same inputs."""
+    actual = evaluate(operator, inputs, **options)
+    double = {name: t.double() if t.is_floating_point() else t for name, t in inputs.items()}
+    expected = evaluate(reference, double, **options)
+    failures = []
+    for name, value in expected.items():
+        assert torch.isfinite(value).all(), f"{name} of the reference is not finite"
+        worst = max(errors(actual[name], value))
+        if not worst <= tolerance:
+            failures.append(f"{name}: {worst:.2e}")
+    assert not failures, f"beyond {tolerance:.0e}: " + ", ".join(failures)
+    return actual
+
+
+def in_segments(
+    operator: Operator, inputs: dict[str, Tensor], state_name: str, sizes: list[int], sequences: set[str]
+) -> tuple[Tensor, Tensor]:
+    """Run the operator over pieces of these sizes, each from the final state of the one before."""
+    outputs, start = [], 0
+    inputs = dict(inputs)
+    for size in sizes:
+        piece = {name: t[:, start : start + size] if name in sequences else t for name, t in inputs.items()}
+        output, inputs[state_name] = operator(**piece)
+        outputs.append(output)
+        start += size
+    return torch.cat(outputs, 1), inputs[state_name]
