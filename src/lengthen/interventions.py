@@ -70,10 +70,12 @@ class Rows:
 
     def index(self, rows: Tensor) -> Rows:
         """These rows only."""
-        picked = {n: None if (v := getattr(self, n)) is None else v[rows.to(v.device)] for n in ("document", "offset")}
-        return replace(
-            self, lane=self.lane[rows.to(self.lane.device)], start=self.start[rows.to(self.start.device)], **picked
-        )
+
+        def pick(value: Tensor | None) -> Tensor | None:
+            return None if value is None else value[rows.to(value.device)]
+
+        lane, start = self.lane[rows.to(self.lane.device)], self.start[rows.to(self.start.device)]
+        return replace(self, lane=lane, start=start, document=pick(self.document), offset=pick(self.offset))
 
 
 class Intervention(ABC):

@@ -6,7 +6,7 @@ n sequences stream side by side; positions count from 0 at the start of the sequ
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,9 @@ from lengthen.models.wrapping import library_model, require_wrapped, run_base
 from lengthen.state import RecurrentState
 
 SEGMENT = 2048
+
+Progress = Callable[[int, int], None]
+"""Called with what is done and what there is to do."""
 
 
 @dataclass(frozen=True)
@@ -131,4 +134,5 @@ def generate(
             if i + 1 < count:
                 output = model(input_ids=token, initial_state=state)
                 state = output.final_state
+    assert state is not None
     return torch.cat(made, dim=1), state

@@ -17,7 +17,6 @@ from lengthen.diagnosis.confidence import mean_and_stderr
 from lengthen.diagnosis.position_loss import (
     Interval,
     IntervalSums,
-    Progress,
     baseline_losses,
     bucket_intervals,
     buckets_of,
@@ -28,7 +27,7 @@ from lengthen.diagnosis.verdict import ENOUGH, break_point, sentence
 from lengthen.errors import InputError
 from lengthen.models import family_name, library_model, load, tokenizer_for, wrap
 from lengthen.results import Diagnosis, HeadState, PositionPerplexity, versions
-from lengthen.streaming import SEGMENT
+from lengthen.streaming import SEGMENT, Progress
 
 FIELD_POSITIONS = (2048, 8192, 32768, 131072)
 
@@ -136,5 +135,5 @@ def _tokens(
             raise InputError(f"The tokens have {data.shape[1]} positions, but {length + 1} are needed.")
         return data[:, : length + 1]
     corpus = data if isinstance(data, Corpus) else load_corpus(data, tokenizer)
-    corpus.require_vocabulary(library_model(model).get_input_embeddings().num_embeddings)  # type: ignore[operator]
+    corpus.require_vocabulary(library_model(model).get_input_embeddings().num_embeddings)
     return evaluation_sequences(corpus, length=length, count=n, seed=seed, join=join)

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 
 from lengthen.diagnosis.confidence import mean_and_stderr
 from lengthen.results import Bucket
-from lengthen.streaming import SEGMENT, reset_losses, stream
+from lengthen.state import RecurrentState
+from lengthen.streaming import SEGMENT, Progress, reset_losses, stream
 
 Interval = tuple[int, int]
-Progress = Callable[[int, int], None]
-"""Called with positions done and positions to do."""
 
 
 def bucket_intervals(train_context: int, max_length: int) -> list[Interval]:
@@ -68,7 +67,7 @@ def carried_losses(
     *,
     cuts: Sequence[int] = (),
     segment: int = SEGMENT,
-    at_cut: Callable[[int, object], None] | None = None,
+    at_cut: Callable[[int, RecurrentState], None] | None = None,
     progress: Progress | None = None,
 ) -> IntervalSums:
     """One run over tokens [n, L + 1] with the state carried; at_cut(position, state) sees the state before each cut."""

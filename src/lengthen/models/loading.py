@@ -55,7 +55,7 @@ def load_library_model(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            loaded, info = AutoModelForCausalLM.from_pretrained(
+            found: Any = AutoModelForCausalLM.from_pretrained(
                 str(model), dtype=wanted, trust_remote_code=trust_remote_code, output_loading_info=True
             )
     except Exception as error:
@@ -63,6 +63,7 @@ def load_library_model(
     finally:
         if bars:
             logging.enable_progress_bar()
+    loaded, info = found
     missing = sorted(info["missing_keys"])
     if missing:
         raise InputError(

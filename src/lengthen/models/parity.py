@@ -252,7 +252,7 @@ class _Probe:
                 ends = []
                 for sign in (1, -1):
                     moved = iter(direction)
-                    shifted = self.random.map(lambda t, _, moved=moved, sign=sign: t + sign * step * next(moved))
+                    shifted = self.random.map(functools.partial(_moved, moved, sign * step))
                     ends.append(float((self.run(self.tokens, shifted)[0] * weights).double().sum()))
             numeric = (ends[0] - ends[1]) / (2 * step)
         error = abs(slope - numeric) / max(abs(numeric), 1e-12)
@@ -335,6 +335,10 @@ class _Probe:
 
     def _check(self, name: str, error: float, meaning: str) -> Check:
         return Check(name, error <= self.tolerance, error, self.tolerance, meaning)
+
+
+def _moved(directions: Iterator[Tensor], step: float, t: Tensor, _: Any) -> Tensor:
+    return t + step * next(directions)
 
 
 def _error(found: Tensor, expected: Tensor) -> float:

@@ -24,6 +24,7 @@ from lengthen.models.head import head_logits, head_loss, shifted
 from lengthen.models.padding import Compaction
 from lengthen.state import RecurrentState
 
+_cache: Any = functools.cache
 _OURS = "_lengthen_forward"
 _CACHE_NAMES = ("cache", "cache_params", "past_key_values")
 _LIBRARY_KEYWORDS = frozenset({"shift_labels", "num_items_in_batch", "logits_to_keep", "position_ids"})
@@ -60,7 +61,7 @@ def wrap(model: nn.Module) -> nn.Module:
     if len({family.name for _, _, family in known}) > 1:
         raise InputError(f"{type(target).__name__} mixes layer families, which is not supported.")
     for name, layer, family in known:
-        layer._lengthen = LayerBinding(name, family.name)  # type: ignore[assignment]
+        layer._lengthen = LayerBinding(name, family.name)
         layer.forward = types.MethodType(_layer_forward, layer)
     target.forward = types.MethodType(_model_forward_of(type(target)), target)
     return model
@@ -96,17 +97,18 @@ def wrapped_layers(model: nn.Module) -> Iterator[tuple[LayerBinding, nn.Module]]
             yield binding, layer
 
 
-def library_model(model: nn.Module) -> nn.Module:
+def library_model(model: nn.Module) -> Any:
     """The library's model inside DistributedDataParallel, torch.compile and peft."""
+    inner: Any = model
     while True:
-        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-            model = model.module
-        elif hasattr(model, "_orig_mod"):
-            model = model._orig_mod  # type: ignore[assignment]
-        elif hasattr(model, "get_base_model"):
-            model = model.get_base_model()  # type: ignore[operator]
+        if isinstance(inner, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            inner = inner.module
+        elif hasattr(inner, "_orig_mod"):
+            inner = inner._orig_mod
+        elif hasattr(inner, "get_base_model"):
+            inner = inner.get_base_model()
         else:
-            return model
+            return inner
 
 
 def _runs_ours(module: nn.Module) -> bool:
@@ -121,11 +123,11 @@ def _runs_ours(module: nn.Module) -> bool:
 # -- a layer's forward --------------------------------------------------------------------------------------------
 
 
-def _layer_forward(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+def _layer_forward(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
     call = current_call()
     if call is None:  # the library's own path: its cache, its generate(), its base model called directly
         return type(self).forward(self, hidden_states, *args, **kwargs)
-    binding: LayerBinding = self._lengthen  # type: ignore[assignment]
+    binding: LayerBinding = self._lengthen
     y, state = FAMILIES[binding.family].forward(self, hidden_states, call.initial(binding.name), call.marks)
     call.collect(binding.name, state)
     return y
@@ -137,8 +139,8 @@ setattr(_layer_forward, _OURS, True)
 # -- the model's forward ------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def _model_forward_of(cls: type[nn.Module]) -> Callable[..., Any]:
+@_cache
+def _model_forward_of(cls: Any) -> Callable[..., Any]:
     """The forward for models of this class, with the library's signature plus initial_state and reset."""
     library = inspect.signature(cls.forward)
     names = [p for p in library.parameters.values() if p.kind != inspect.Parameter.VAR_KEYWORD]
@@ -161,7 +163,7 @@ def _model_forward_of(cls: type[nn.Module]) -> Callable[..., Any]:
         arguments.pop("use_cache", None)
         return _run(self, arguments, initial_state, reset)
 
-    forward.__signature__ = library.replace(parameters=[*names, *extra, *rest])  # type: ignore[attr-defined]
+    forward.__signature__ = library.replace(parameters=[*names, *extra, *rest])
     forward.__qualname__ = f"{cls.__qualname__}.forward"
     setattr(forward, _OURS, cls)
     return forward
@@ -181,9 +183,7 @@ def _named(cls: type, library: inspect.Signature, model: nn.Module, args: tuple,
     return {**bound.arguments, **kwargs}
 
 
-def _run(
-    model: nn.Module, arguments: dict[str, Any], initial_state: RecurrentState | None, reset: Tensor | None
-) -> Any:
+def _run(model: Any, arguments: dict[str, Any], initial_state: RecurrentState | None, reset: Tensor | None) -> Any:
     labels, shift_labels = arguments.pop("labels", None), arguments.pop("shift_labels", None)
     items, keep = arguments.pop("num_items_in_batch", None), arguments.pop("logits_to_keep", 0)
     return_dict = arguments.pop("return_dict", None)
@@ -191,7 +191,7 @@ def _run(
 
     base, final_state = run_base(model, arguments, initial_state, reset, attention_mask)
     hidden = base[0]
-    if model.get_output_embeddings() is None:  # type: ignore[operator]
+    if model.get_output_embeddings() is None:
         output = _with_final_state(type(base))(**base, final_state=final_state)
     else:
         loss = logits = None
@@ -244,12 +244,12 @@ def run_base(
             arguments[name] = compaction.pack(arguments[name])
     call = Call(initial_state, Marks(compaction.reset, compaction.lengths))
     keep_call_in_checkpoints(target)
-    headless = target.get_output_embeddings() is None  # type: ignore[operator]
+    headless = target.get_output_embeddings() is None
     with running(call):
         if headless:
             output = type(target).forward(target, **arguments, use_cache=False, return_dict=True)
         else:
-            base = getattr(target, target.base_model_prefix)  # type: ignore[arg-type]
+            base = getattr(target, target.base_model_prefix)
             output = base(**arguments, use_cache=False, return_dict=True)
     call.finished = True
     specs = {b.name: FAMILIES[b.family].specs for b, _ in wrapped_layers(target)}
@@ -307,14 +307,18 @@ def weights_fingerprint(model: nn.Module) -> str:
 # -- outputs ------------------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def _with_final_state(cls: type) -> type:
+@_cache
+def _with_final_state(cls: Any) -> type:
     """The library's output class with one more field, final_state."""
     made = make_dataclass(
         cls.__name__, [("final_state", RecurrentState | None, None)], bases=(cls,), namespace={"__doc__": cls.__doc__}
     )
     made.__module__, made.__qualname__ = __name__, f"_with_final_state({cls.__module__}.{cls.__qualname__})"
-    made.__reduce__ = lambda self: (_rebuild_output, (cls, {f.name: getattr(self, f.name) for f in fields(self)}))  # type: ignore[attr-defined]
+
+    def reduce(self: Any) -> tuple:
+        return _rebuild_output, (cls, {f.name: getattr(self, f.name) for f in fields(self)})
+
+    made.__reduce__ = reduce
     return made
 
 
@@ -322,8 +326,8 @@ def _rebuild_output(cls: type, values: dict[str, Any]) -> Any:
     return _with_final_state(cls)(**values)
 
 
-@functools.cache
-def _output_class(cls: type[nn.Module]) -> type:
+@_cache
+def _output_class(cls: Any) -> type:
     """The output class that the library's forward says it returns."""
     import sys
 
@@ -355,4 +359,4 @@ def _rebind(ours: Any, module: nn.Module) -> types.MethodType:
     return types.MethodType(_layer_forward if ours is True else _model_forward_of(ours), module)
 
 
-copyreg.pickle(types.MethodType, _reduce_method)  # type: ignore[arg-type]
+copyreg.pickle(types.MethodType, _reduce_method)

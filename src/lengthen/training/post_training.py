@@ -10,10 +10,10 @@ from torch import nn
 
 from lengthen.data import Corpus, load_corpus
 from lengthen.data.loading import Source
-from lengthen.diagnosis.position_loss import Progress
 from lengthen.interventions import Intervention, intervention_named
 from lengthen.models import load, tokenizer_for, wrap
 from lengthen.results import TrainingRecord
+from lengthen.streaming import Progress
 from lengthen.training.running import Optimisation, run_training
 
 

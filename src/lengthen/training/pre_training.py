@@ -13,11 +13,11 @@ from torch import nn
 
 from lengthen.data import Corpus, load_corpus
 from lengthen.data.loading import Source
-from lengthen.diagnosis.position_loss import Progress
 from lengthen.errors import InputError
 from lengthen.interventions import Intervention, Zero, intervention_named
 from lengthen.models import wrap
 from lengthen.results import TrainingRecord
+from lengthen.streaming import Progress
 from lengthen.training.running import Optimisation, run_training
 
 
@@ -60,7 +60,6 @@ class Mamba2Recipe:
             vocab_size=self.vocabulary,
             tie_word_embeddings=True,
             residual_in_fp32=True,
-            rms_norm=True,
             chunk_size=64,
         )
         with torch.random.fork_rng(devices=[]):

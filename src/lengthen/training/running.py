@@ -16,11 +16,11 @@ from torch import nn
 from transformers import TrainerCallback, TrainingArguments
 
 from lengthen.data import Corpus, LaneWindows, ShuffledWindows, Windows
-from lengthen.diagnosis.position_loss import Progress
 from lengthen.errors import InputError
 from lengthen.interventions import TBPTT, Intervention, Mixture
 from lengthen.models import library_model
 from lengthen.results import TrainingRecord, versions
+from lengthen.streaming import Progress
 from lengthen.training.trainer import MetricsFile, StateTrainer, StepProgress, process_share
 
 
@@ -77,7 +77,7 @@ def run_training(
     """
     if optimisation.steps < 1:
         raise InputError(f"The number of steps is {optimisation.steps}; give at least 1.")
-    corpus.require_vocabulary(library_model(model).get_input_embeddings().num_embeddings)  # type: ignore[operator]
+    corpus.require_vocabulary(library_model(model).get_input_embeddings().num_embeddings)
     windows = windows_for(corpus, intervention, context=train_context, lanes=optimisation.rows, seed=seed)
     folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="lengthen-"))
     try:

@@ -102,6 +102,7 @@ class StateTrainer(Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Saves the model as its library does, after making sure that its states were really passed until now."""
+        assert self.model is not None
         require_wrapped(self.model)
         super().save_model(output_dir, _internal_call)
 

@@ -1,0 +1,42 @@
+# Every target sets up what it needs in .venv and says what it does.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := $(shell find src/lengthen/kernels/csrc -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test lint acceptance clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make demo        run the demonstration, minutes on a CPU; opens nothing, writes demo-run/report.html'
+	@echo 'make test        run the tests'
+	@echo 'make lint        ruff, the type checker, the import order'
+	@echo 'make acceptance  run the long checks'
+
+$(VENV)/.installed: pyproject.toml constraints.txt CMakeLists.txt $(SOURCES)
+	@echo 'Setting up $(VENV): PyTorch as in constraints.txt, lengthen with its compiled kernels, test tools.'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch numpy
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	@touch $@
+
+demo: $(VENV)/.installed
+	@echo 'Running the demonstration; it writes the run folder demo-run.'
+	OMP_NUM_THREADS=2 $(BIN)/lengthen demo --out demo-run
+
+test: $(VENV)/.installed
+	@echo 'Running the tests on two processes.'
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not acceptance'
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+acceptance: $(VENV)/.installed
+	$(BIN)/python -m pytest -m acceptance
+
+clean:
+	rm -rf $(VENV) build dist demo-run

@@ -1,0 +1,518 @@
+"""The commands: thin, each calls one public function and shows its result."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, CycloptsError, Parameter
+
+from lengthen.errors import InputError, LengthenError
+
+if TYPE_CHECKING:
+    from lengthen.results import CheckResult, Result
+
+app = App(
+    name="lengthen",
+    help="Make recurrent sequence models work past the length they were trained on, and prove it.",
+    version_flags=["--version"],
+    result_action="return_value",
+)
+
+Positive = Annotated[int, Parameter(negative="")]
+OK, PARITY_FAILED = 0, 3
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Common:
+    """What every command takes.
+
+    Parameters
+    ----------
+    out: Write a run folder here: run.json, results/, figures/, report.html, and model/ where one is trained.
+    json: Print the result as JSON and nothing else on standard output.
+    seed: Of everything random.
+    device: Where to run, such as cpu or cuda:0 (the first GPU where there is one).
+    dtype: Of the weights: float32, bfloat16, float16, float64, or as saved.
+    threads: CPU threads (PyTorch's choice unless said).
+    config: A YAML file with any of the command's options; `training:` in it holds transformers.TrainingArguments.
+    debug: Show the traceback of an error.
+    """
+
+    out: Path | None = None
+    json: Annotated[bool, Parameter(negative="")] = False
+    seed: int = 0
+    device: str | None = None
+    dtype: str | None = None
+    threads: int | None = None
+    config: Path | None = None
+    debug: Annotated[bool, Parameter(negative="")] = False
+
+
+DEFAULTS = Common()
+
+
+@app.command
+def demo(*, common: Common = DEFAULTS) -> int:
+    """Show the whole job on the bundled plays: a model that breaks, five arms, the proof. Takes minutes on a CPU.
+
+    Example: lengthen demo --out demo-run
+    """
+    _prepare(common)
+    from lengthen.demonstration import demo as run
+
+    out = common.out or Path("lengthen-demo")
+    _open(out, "demo", common)
+    with _Progress(common) as progress:
+        result = run(seed=common.seed, out=out, progress=progress.stage)
+    _show(result, common, out)
+    return OK
+
+
+@app.command
+def check(*models: str, as_is: Annotated[bool, Parameter(negative="")] = False, common: Common = DEFAULTS) -> int:
+    """Check that a model's recurrent state is really carried, exactly and with gradients.
+
+    Example: lengthen check ./my-mamba2
+
+    Parameters
+    ----------
+    models: Directories or hub names. With --as-is and none, tiny random models of every class in transformers.
+    as_is: Judge the library's own path through its own cache, without lengthen.
+    """
+    _prepare(common)
+    from lengthen.models import check as run
+    from lengthen.models import check_library_path, load_library_model, survey
+
+    if not models and not as_is:
+        raise InputError("No model was given; name a directory or hub name, or use --as-is for a survey.")
+    if common.out is not None:
+        _open(common.out, "check", common)
+    results: list[CheckResult] = []
+    if not models:
+        results = survey(seed=common.seed)
+    for name in models:
+        model = load_library_model(name, dtype=common.dtype, device=_device(common))
+        judge = check_library_path if as_is else run
+        results.append(judge(model, name=name, seed=common.seed))
+    if common.out is not None:
+        for i, result in enumerate(results):
+            result.save(common.out / "results" / (f"check-{i}.json" if len(results) > 1 else "check.json"))
+        _report(common.out)
+    if common.json:
+        _print_json({"models": [r.to_json() for r in results]} if as_is else results[0].to_json())
+    elif as_is:
+        from lengthen.reporting import terminal
+
+        terminal.survey(results)
+    else:
+        from lengthen.reporting import terminal
+
+        for result in results:
+            terminal.checks(result)
+    return PARITY_FAILED if models and not all(r.passed for r in results) else OK
+
+
+@app.command
+def diagnose(
+    model: str,
+    *,
+    data: str,
+    train_context: int,
+    max_length: int | None = None,
+    n: int = 16,
+    positions: Annotated[list[int] | None, Parameter(consume_multiple=True)] = None,
+    tokenizer: str | None = None,
+    join: Annotated[bool, Parameter(negative="")] = False,
+    segment: int = 2048,
+    common: Common = DEFAULTS,
+) -> int:
+    """Show how far a model generalises past its training context, and where it breaks.
+
+    Example: lengthen diagnose ./my-mamba2 --data held-out.txt --train-context 2048 --max-length 131072
+
+    Parameters
+    ----------
+    model: A directory or hub name.
+    data: Held-out text: a file, a directory, or hub:OWNER/NAME.
+    train_context: Positions of a training window.
+    max_length: Positions to go to (64 training contexts unless said).
+    n: Sequences, at least 16 for a verdict.
+    positions: Where to tell the perplexity (2048 8192 32768 131072 unless said).
+    tokenizer: A tokenizer's directory or name, or "bytes" (the model's own unless said).
+    join: Lay documents end to end where none is long enough.
+    segment: Positions a call.
+    """
+    _prepare(common)
+    from lengthen.diagnosis import diagnose as run
+    from lengthen.diagnosis.diagnosing import FIELD_POSITIONS
+    from lengthen.models import load, tokenizer_for
+
+    if common.out is not None:
+        _open(common.out, "diagnose", common)
+    loaded = load(model, dtype=common.dtype, device=_device(common))
+    with _Progress(common) as progress:
+        result = run(
+            loaded,
+            data,
+            train_context=train_context,
+            max_length=max_length,
+            n=n,
+            positions=positions or FIELD_POSITIONS,
+            tokenizer=tokenizer or tokenizer_for(model),
+            join=join,
+            segment=segment,
+            seed=common.seed,
+            name=model,
+            progress=progress.single("diagnose"),
+        )
+    if common.out is not None:
+        result.save(common.out / "results" / "diagnosis.json")
+        _report(common.out)
+    _show(result, common, common.out)
+    return OK
+
+
+@app.command
+def post_train(
+    model: str,
+    *,
+    data: str,
+    train_context: int,
+    steps: int = 500,
+    intervention: str = "state-passing",
+    rows: int = 16,
+    learning_rate: float = 3e-4,
+    warmup: int = 0,
+    accumulation: int = 1,
+    tokenizer: str | None = None,
+    common: Common = DEFAULTS,
+) -> int:
+    """Post-train a model from initial states that cover what is attainable.
+
+    Example: lengthen post-train ./my-mamba2 --data train.txt --train-context 2048 --steps 500 --out repaired
+
+    Parameters
+    ----------
+    model: A directory or hub name; it is not changed, the trained model goes to OUT/model.
+    data: Training text: a file, a directory, or hub:OWNER/NAME.
+    train_context: Positions of a training window.
+    steps: Optimiser steps.
+    intervention: state-passing, tbptt, fitted-noise, random-noise, or zero (the control).
+    rows: Windows a step, over all processes.
+    learning_rate: The peak; a tenth of pre-training's is the usual choice.
+    warmup: Steps until the peak.
+    accumulation: Micro-batches a step.
+    tokenizer: A tokenizer's directory or name, or "bytes" (the model's own unless said).
+    """
+    training = _prepare(common)
+    from lengthen.models import load, tokenizer_for
+    from lengthen.training import post_train as run
+
+    out = common.out or Path("lengthen-post-train")
+    _check_steps(steps, train_context)
+    loaded = load(model, dtype=common.dtype, device=_device(common))
+    _open(out, "post-train", common)
+    with _Progress(common) as progress:
+        result = run(
+            loaded,
+            data,
+            train_context=train_context,
+            steps=steps,
+            intervention=intervention,
+            rows=rows,
+            learning_rate=learning_rate,
+            warmup=warmup,
+            accumulation=accumulation,
+            tokenizer=tokenizer or tokenizer_for(model),
+            seed=common.seed,
+            out=out,
+            config=training,
+            progress=progress.single(intervention),
+        )
+    _report(out)
+    _show(result, common, out)
+    return OK
+
+
+@app.command
+def pretrain(
+    *,
+    data: str | None = None,
+    train_context: int = 64,
+    steps: int = 1000,
+    width: int = 64,
+    layers: int = 2,
+    head_dim: int = 32,
+    state_size: int = 64,
+    groups: int = 1,
+    decay_range: tuple[float, float] = (1.0, 16.0),
+    rows: int = 16,
+    learning_rate: float = 4e-3,
+    warmup: int = 100,
+    intervention: str = "zero",
+    common: Common = DEFAULTS,
+) -> int:
+    """Train a small Mamba-2 on bytes from random weights, to study where such models break.
+
+    Example: lengthen pretrain --decay-range 0.005 0.1 --out slow
+
+    Parameters
+    ----------
+    data: Training text (the bundled plays unless said).
+    train_context: Positions of a training window.
+    steps: Optimiser steps.
+    width: Hidden size.
+    layers: Number of layers.
+    head_dim: Channels of a head.
+    state_size: State entries per channel.
+    groups: Groups of heads that share keys and queries.
+    decay_range: A of each head is drawn uniformly from here; 1 16 is the stock initialisation, 0.005 0.1 slow.
+    rows: Windows a step.
+    learning_rate: The peak.
+    warmup: Steps until the peak.
+    intervention: state-passing, tbptt, fitted-noise, random-noise, or zero.
+    """
+    training = _prepare(common)
+    from lengthen.data import bundled_plays
+    from lengthen.training import Mamba2Recipe
+    from lengthen.training import pretrain as run
+
+    out = common.out or Path("lengthen-pretrain")
+    _check_steps(steps, train_context)
+    recipe = Mamba2Recipe(
+        width=width,
+        layers=layers,
+        head_dim=head_dim,
+        state_size=state_size,
+        groups=groups,
+        decay_range=decay_range,
+    )
+    _open(out, "pretrain", common)
+    with _Progress(common) as progress:
+        _, result = run(
+            data if data is not None else bundled_plays()[0],
+            train_context=train_context,
+            steps=steps,
+            recipe=recipe,
+            intervention=intervention,
+            rows=rows,
+            learning_rate=learning_rate,
+            warmup=warmup,
+            seed=common.seed,
+            out=out,
+            config=training,
+            progress=progress.single("pretrain"),
+        )
+    _report(out)
+    _show(result, common, out)
+    return OK
+
+
+@app.command
+def report(run: Path, *, common: Common = DEFAULTS) -> int:
+    """Write a run folder's page and figures again from its results.
+
+    Example: lengthen report demo-run
+
+    Parameters
+    ----------
+    run: The run folder.
+    """
+    from lengthen.reporting import write_report
+
+    page = write_report(run)
+    if common.json:
+        _print_json({"report": str(page)})
+    else:
+        print(page)
+    return OK
+
+
+@app.command
+def families(*, common: Common = DEFAULTS) -> int:
+    """List the layer families and the library classes that lengthen can wrap.
+
+    Example: lengthen families
+    """
+    from lengthen.models.families import FAMILIES
+
+    if common.json:
+        _print_json({"families": [{"family": f.name, "layers": list(f.layers)} for f in FAMILIES.values()]})
+    else:
+        for family in FAMILIES.values():
+            print("\n  ".join([family.name, *family.layers]))
+    return OK
+
+
+# -- what the commands share -------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs one command and exits: 0 done, 2 bad input, 3 parity failed, 4 the run failed."""
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in tokens
+    try:
+        app.config = _file_options(tokens)
+        code = app(tokens, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        code = _fail(_sentence(error), InputError.exit_code, error, debug)
+    except LengthenError as error:
+        code = _fail(str(error), error.exit_code, error, debug)
+    except KeyboardInterrupt:
+        code = _fail("Interrupted; what was written so far is kept.", 130, None, debug)
+    except OSError as error:
+        code = _fail(f"The run failed: {error.strerror or error} ({error.filename}).", 4, error, debug)
+    sys.exit(code if isinstance(code, int) else OK)
+
+
+def _fail(message: str, code: int, error: BaseException | None, debug: bool) -> int:
+    if debug and error is not None:
+        import traceback
+
+        traceback.print_exception(error)
+    print(f"lengthen: {message}", file=sys.stderr)
+    return code
+
+
+def _sentence(error: CycloptsError) -> str:
+    lines = [line.strip(" │╭╮╰╯─") for line in str(error).splitlines()]
+    text = " ".join(line for line in lines if line)
+    return f"{text.rstrip('.')}; see `lengthen --help`."
+
+
+_training_options: dict[str, Any] = {}
+
+
+def _file_options(tokens: Sequence[str]) -> list[Any]:
+    """What --config says: options of the command for cyclopts, `training:` kept for the trainer."""
+    _training_options.clear()
+    path = next((b for a, b in itertools.pairwise(tokens) if a == "--config"), None)
+    path = path or next((t.partition("=")[2] for t in tokens if t.startswith("--config=")), None)
+    if path is None:
+        return []
+    import yaml
+    from cyclopts.config import Dict
+
+    try:
+        options = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InputError(f"The configuration {path} cannot be read ({' '.join(str(error).split())}).") from None
+    if not isinstance(options, dict) or not isinstance(options.get("training", {}), dict):
+        raise InputError(f"The configuration {path} must hold options by name, and `training` a mapping.")
+    _training_options.update(options.pop("training", {}))
+    return [Dict(options, use_commands_as_keys=False, source=str(path))]
+
+
+def _prepare(common: Common) -> dict[str, Any]:
+    """Quiet libraries, the thread count; returns the trainer's options of --config."""
+    import os
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    import torch
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    if common.threads is not None:
+        if common.threads < 1:
+            raise InputError(f"The number of threads is {common.threads}; give at least 1.")
+        torch.set_num_threads(common.threads)
+    return dict(_training_options)
+
+
+def _device(common: Common) -> str:
+    import torch
+
+    if common.device is not None:
+        try:
+            torch.empty(0, device=common.device)
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(f"The device {common.device} cannot be used ({str(error).splitlines()[0]}).") from None
+        return common.device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _check_steps(steps: int, train_context: int) -> None:
+    if steps < 1:
+        raise InputError(f"The number of steps is {steps}; give at least 1.")
+    if train_context < 1:
+        raise InputError(f"The training context is {train_context}; give at least 1 position.")
+
+
+def _open(out: Path, command: str, common: Common) -> None:
+    """Makes sure that the run folder can be written before any work, and says in run.json what runs there."""
+    import json
+
+    from lengthen.results import SCHEMA_VERSION, versions, write_text
+
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "command": command,
+        "arguments": sys.argv[1:],
+        "seed": common.seed,
+        "versions": versions(),
+    }
+    write_text(out / "run.json", json.dumps(document, indent=1) + "\n")
+
+
+def _report(out: Path) -> None:
+    from lengthen.reporting import write_report
+
+    write_report(out)
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    import json
+
+    print(json.dumps(document, indent=1, allow_nan=False))
+
+
+def _show(result: Result, common: Common, out: Path | None) -> None:
+    if common.json:
+        _print_json(result.to_json())
+        return
+    from lengthen.reporting import terminal
+
+    terminal.show(result)
+    if out is not None:
+        print(f"Report: {out / 'report.html'}")
+
+
+class _Progress:
+    """A bar per stage with the time left, on standard error, quiet where that is no terminal."""
+
+    def __init__(self, common: Common) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console(stderr=True)
+        self._bars = Progress(
+            TextColumn("{task.description:<24}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> _Progress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._bars.stop()
+
+    def stage(self, name: str, done: int, todo: int) -> None:
+        if name not in self._tasks:
+            self._tasks[name] = self._bars.add_task(name, total=todo)
+        self._bars.update(self._tasks[name], completed=done, total=todo)
+
+    def single(self, name: str) -> Any:
+        return lambda done, todo: self.stage(name, done, todo)
