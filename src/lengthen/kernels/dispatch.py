@@ -64,23 +64,6 @@ def portable_only() -> Iterator[None]:
         _forced = before
 
 
-def view(tensor: Tensor | None) -> object:
-    """A tensor as the extension takes it: where it lies, its dtype and strides; the caller keeps it alive.
-
-    Raises:
-        TypeError: the tensor does not lie in the CPU's memory, or is neither fp32 nor bf16.
-        ValueError: it has more than four axes.
-    """
-    assert compiled is not None
-    if tensor is None:
-        return compiled.View()
-    if not tensor.is_cpu or tensor.layout is not torch.strided:
-        raise TypeError(f"A compiled kernel takes dense CPU tensors, got {tensor.layout} on {tensor.device}.")
-    if tensor.dtype not in _COMPILED_DTYPES:
-        raise TypeError(f"A compiled kernel takes fp32 or bf16 tensors, got {tensor.dtype}.")
-    return compiled.make_view(tensor.data_ptr(), tensor.dtype is torch.bfloat16, tensor.stride())
-
-
 _COMPILED_DTYPES = (torch.float32, torch.bfloat16)
 
 

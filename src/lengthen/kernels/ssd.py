@@ -14,7 +14,9 @@ A log-decay of -inf forgets everything before its position, exactly, and its gra
 import torch
 from torch import Tensor
 
+from lengthen.kernels.dispatch import Form, choose_form
 from lengthen.kernels.ssd_chunked import SEGMENT, ssd_chunked_backward, ssd_chunked_forward
+from lengthen.kernels.ssd_compiled import ssd_compiled_backward, ssd_compiled_forward
 
 
 def compute_dtype(value: Tensor) -> torch.dtype:
@@ -131,7 +133,10 @@ def ssd_forward(
     initial_state: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output, final state, and the states between segments of SEGMENT positions [B, segments - 1, H, K, V]."""
-    return ssd_chunked_forward(query, key, value, log_decay, input_gain, skip, initial_state)
+    inputs = (query, key, value, log_decay, input_gain, skip, initial_state)
+    if choose_form(*inputs, compiled_function="ssd_forward") is Form.COMPILED:
+        return ssd_compiled_forward(*inputs)
+    return ssd_chunked_forward(*inputs)
 
 
 @ssd_forward.register_fake
@@ -161,18 +166,11 @@ def ssd_backward(
     boundary_states: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, value, log_decay, input_gain, skip and initial_state (empty for one left out)."""
-    return ssd_chunked_backward(
-        output_gradient,
-        final_state_gradient,
-        query,
-        key,
-        value,
-        log_decay,
-        input_gain,
-        skip,
-        initial_state,
-        boundary_states,
-    )
+    gradients = (output_gradient, final_state_gradient)
+    inputs = (query, key, value, log_decay, input_gain, skip, initial_state)
+    if choose_form(*gradients, *inputs, compiled_function="ssd_backward") is Form.COMPILED:
+        return ssd_compiled_backward(*gradients, *inputs, boundary_states)
+    return ssd_chunked_backward(*gradients, *inputs, boundary_states)
 
 
 @ssd_backward.register_fake

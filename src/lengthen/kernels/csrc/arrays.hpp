@@ -61,9 +61,24 @@ inline View view(const OptionalArray& array, const char* name, Shape shape, bool
     return array ? view(*array, name, shape, bf16) : View{};
 }
 
+// The same for an array that a kernel fills, whose last axis must be contiguous.
+inline View output(const Array& array, const char* name, Shape shape) {
+    const View out = view(array, name, shape);
+    const size_t last = shape.size() - 1;
+    if (out.strides[last] != 1 && shape.begin()[last] != 1)
+        throw std::invalid_argument(std::string(name) + "'s last axis is not contiguous");
+    prefer_huge_pages(out.data, int64_t(array.size()) * out.bytes());
+    return out;
+}
+inline View output(const OptionalArray& array, const char* name, Shape shape) {
+    return array ? output(*array, name, shape) : View{};
+}
+
 // The same for an array that a kernel fills through a plain pointer: dense, float32.
 inline float* dense(const Array& array, const char* name, Shape shape) {
     const View out = view(array, name, shape, false);
+    for (const int64_t size : shape)
+        if (size == 0) return static_cast<float*>(out.data);
     int64_t expected = 1;
     for (size_t i = shape.size(); i-- > 0;) {
         const int64_t size = shape.begin()[i];
@@ -71,6 +86,7 @@ inline float* dense(const Array& array, const char* name, Shape shape) {
             throw std::invalid_argument(std::string(name) + " is not contiguous");
         expected *= size;
     }
+    prefer_huge_pages(out.data, expected * 4);
     return static_cast<float*>(out.data);
 }
 

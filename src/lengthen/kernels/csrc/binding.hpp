@@ -2,9 +2,8 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/vector.h>
 
-#include "common.hpp"
+#include <vector>
 
 namespace lengthen {
 
@@ -15,9 +14,6 @@ std::vector<Binder>& binders();
 struct Binding {
     explicit Binding(Binder binder) { binders().push_back(binder); }
 };
-
-// Other Python threads go on while a kernel runs.
-using released = nanobind::call_guard<nanobind::gil_scoped_release>;
 
 }  // namespace lengthen
 

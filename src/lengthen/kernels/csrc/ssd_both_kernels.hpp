@@ -1,0 +1,2 @@
+#include "ssd_kernel.hpp"
+#include "ssd_backward_kernel.hpp"
