@@ -102,6 +102,8 @@ class Toy(PreTrainedModel):
         restart = torch.zeros_like(real) if position_ids is None or fault == "leaks" else position_ids == 0
         restart = restart.expand_as(real)
         old = None if cache is None else cache.get("recurrent_state", self.state_on_module)
+        if fault == "stale" and cache is None:
+            old = self.state_on_module
         if fault == "restarts":
             old = None if x.shape[1] > 1 else old
         if fault == "detaches" and old is not None:
@@ -133,7 +135,7 @@ class Toy(PreTrainedModel):
             last = cache["recurrent_state"]
         if cache is not None and fault == "advances":
             cache["recurrent_state"] = last.detach()
-        if fault == "on module":
+        if fault in ("on module", "stale"):
             self.state_on_module = last.detach()
         logits = self.head(states.to(self.head.weight.dtype) * (0.5 if self.doubled else 1.0))
         if fault == "no gradient" and old is not None:
@@ -176,6 +178,7 @@ def test_a_model_that_does_right_passes_every_check_that_applies() -> None:
     [
         ("crashes", {"runs"}),
         ("on module", {"state-reachable", "gradient-through-state"}),
+        ("stale", {"state-reachable", "fresh-start"}),
         ("rescales", {"weights-untouched"}),
         ("restarts", {"segments", "state-carried", "gradient-through-state"}),
         ("wrong steps", {"token-by-token"}),
@@ -269,6 +272,7 @@ def test_tiny_models_are_the_same_for_the_same_seed() -> None:
         ("runs", {"Bamba (no attention layer)", "Qwen3Next (no attention layer)", "xLSTM (hidden size 64)"}),
         ("state-reachable", {"RecurrentGemma"}),
         ("weights-untouched", {"Rwkv"}),
+        ("fresh-start", {"RecurrentGemma"}),
         ("state-carried", {"Mamba", "FalconMamba", "Jamba", "Zamba"}),
         (
             "segments",

@@ -66,12 +66,7 @@ class LibraryPath:
         ]
 
     def run(self, tokens: Tensor, cache: Any = None, *, use_cache: bool = True, **extra: Any) -> tuple[Tensor, Any]:
-        """Logits [B, T, V] of tokens [B, T] (int64) or of embeddings [B, T, D], and the cache after them.
-
-        Without a cache a new sequence starts: a state kept on the modules is put away first.
-        """
-        if cache is None:
-            self.forget()
+        """Logits [B, T, V] of tokens [B, T] (int64) or of embeddings [B, T, D], and the cache after them."""
         key = "inputs_embeds" if tokens.is_floating_point() else "input_ids"
         output = self.model(**{key: tokens, self.keyword: cache, "use_cache": use_cache}, **extra)
         found = [getattr(output, name, None) for name in (self.keyword, *CACHE_KEYWORDS)]
@@ -83,7 +78,6 @@ class LibraryPath:
             with torch.no_grad():
                 tokens = torch.zeros(1, 2, dtype=torch.int64, device=self.model.device)
                 self._returns_cache = self.run(tokens)[1] is not None
-        self.forget()
         return None if self._returns_cache else DynamicCache(config=self.model.config)
 
     def forget(self) -> None:

@@ -5,6 +5,8 @@ Each function runs the model through its own cache and measures one thing; None 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -36,6 +38,25 @@ def state_reachable(subject: Subject) -> Finding:
     returned = any(getattr(output, name, None) is not None for name in CACHE_KEYWORDS)
     kept = subject.path.on_modules()
     return Finding(returned and not kept, detail=f"it lies in {', '.join(kept)}" if kept else "")
+
+
+def fresh_start(subject: Subject) -> Finding:
+    """A sequence read after another one, at once and token by token, against the same sequence read first."""
+    path, tokens = subject.path, subject.short
+
+    def stepped(cache: Any) -> Tensor:
+        logits = []
+        for token in tokens.split(1, dim=1):
+            found, cache = path.run(token, cache)
+            logits.append(found)
+        return torch.cat(logits, dim=1)
+
+    first = [subject.whole(tokens), stepped(subject.start())]
+    subject.carried(subject.tokens[1:])
+    after = [path.run(tokens, path.start())[0]]
+    subject.carried(subject.tokens[1:])
+    after.append(stepped(path.start()))
+    return subject.within(largest_error(after, first))
 
 
 def segments(subject: Subject) -> Finding:

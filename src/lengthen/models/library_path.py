@@ -35,6 +35,11 @@ _QUESTIONS: dict[str, tuple[Callable[[Subject], Finding | None], str, str]] = {
         "A forward leaves the weights alone.",
         "A forward rescales weights in place: what is saved after an evaluation is not what was loaded.",
     ),
+    "fresh-start": (
+        library_carry.fresh_start,
+        "A new sequence sees nothing of the one before.",
+        "A new sequence sees what the one before left on the model's modules: its result depends on what ran earlier.",
+    ),
     "segments": (
         library_carry.segments,
         "A sequence read in segments gives the logits of one run.",
@@ -215,7 +220,7 @@ def _examine(model: PreTrainedModel, seed: int) -> list[Check]:
     path = LibraryPath(model)
     subject = Subject(path, seed)
     try:
-        cache = path.run(subject.short, path.start())[1]
+        cache = path.run(subject.short, subject.start())[1]
         path.run(subject.short[:, :1], cache)
     except Exception as error:  # whatever a library raises is the finding
         return [Check("runs", False, None, None, f"{_CRASH.removesuffix('.')} ({_stopped(error)}).")]

@@ -87,7 +87,7 @@ def right_padding(subject: Subject) -> Finding | None:
     if not path.accepts("attention_mask"):
         return None
     tokens, mask, alone = _padded(subject, left=False)
-    _, cache = path.run(tokens, path.start(), attention_mask=mask)
+    _, cache = path.run(tokens, subject.start(), attention_mask=mask)
     errors = {}
     for kind in ("recurrent", "window"):
         found = [tensor[1:] for tensor in subject.values(cache, kind)]

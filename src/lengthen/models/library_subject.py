@@ -54,11 +54,17 @@ class Subject:
 
     def whole(self, tokens: Tensor, **extra: Any) -> Tensor:
         """Logits of one run from zero."""
+        self.path.forget()
         return self.path.run(tokens, **extra)[0]
+
+    def start(self) -> Any:
+        """What to hand to the first call of a sequence, with nothing left of the sequence before."""
+        self.path.forget()
+        return self.path.start()
 
     def pieces(self, tokens: Tensor, lengths: Sequence[int], cache: Any = None) -> tuple[Tensor, Any]:
         """Logits of tokens read in segments of the given lengths, through one cache, and that cache."""
-        cache = self.path.start() if cache is None else cache
+        cache = self.start() if cache is None else cache
         logits = []
         for segment in tokens.split(list(lengths), dim=1):
             found, cache = self.path.run(segment, cache)
@@ -68,7 +74,7 @@ class Subject:
     def carried(self, tokens: Tensor) -> Any:
         """The cache after tokens, read in one run without gradients."""
         with torch.no_grad():
-            return self.path.run(tokens, self.path.start())[1]
+            return self.path.run(tokens, self.start())[1]
 
     def embeddings(self, tokens: Tensor) -> Tensor:
         """The embeddings [B, T, D] of tokens, as a leaf that takes gradients."""

@@ -54,7 +54,7 @@ def gradient_checkpointing(subject: Subject) -> Finding | None:
     leaf = subject.embeddings(rest)
 
     def logits(carried: bool) -> Tensor:
-        start = subject.carried(prefix) if carried else path.start()
+        start = subject.carried(prefix) if carried else subject.start()
         torch.manual_seed(0)  # the same dropout in every run
         return path.run(leaf, start)[0]
 
