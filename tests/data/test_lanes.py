@@ -67,6 +67,7 @@ def test_position_survives_resume_and_a_change_of_world_size(setting: Setting, s
     ranks = [LaneWindows(corpus, **options, rank=rank, world_size=world_size) for rank in range(world_size)]
     for rank in ranks:
         rank.load_state_dict(state)
+        assert rank.state_dict() == state
     sought = LaneWindows(corpus, **options)
     sought.seek(steps)
     for _ in range(5):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lengthen.data import Corpus, Document, load_corpus
+from lengthen.data.documents import read_texts
+from lengthen.data.loading import _build
+from lengthen.data.tokens import ByteEncoder
 from lengthen.errors import InputError, RunError
 
 TEXTS = ["To be, or not to be\r\n", "Ünïcödé — 日本語 🎭", "x"]
@@ -74,6 +78,10 @@ def test_empty_documents_are_left_out_and_limits_kept() -> None:
     assert texts_of(load_corpus(["", "ab", "", "c"])) == ["ab", "c"]
     assert texts_of(load_corpus(["abc", "def", "ghi"], max_tokens=5)) == ["abc", "de"]
     assert texts_of(load_corpus(["abc", "def", "ghi"], max_tokens=6)) == ["abc", "def"]
+    read: list[str] = []
+    texts = (read.append(text) or text for text in ["abc", "def", "ghi", "jkl"])
+    _build(read_texts(texts), ByteEncoder(), 5, "texts")
+    assert read == ["abc", "def"]  # nothing is read beyond the limit
     cut = load_corpus([np.arange(4)[:, None] * 1.0] * 2, targets=[np.arange(4)] * 2, max_tokens=5)
     assert cut.lengths.tolist() == [4, 1] and cut.targets is not None and cut.targets.tolist() == [0, 1, 2, 3, 0]
 
@@ -86,6 +94,7 @@ def test_fingerprint_tells_tokens_boundaries_vocabulary_width_and_targets_apart(
         load_corpus(["ab", "ce"]),
         load_corpus([np.array([97, 98]), np.array([99, 100])], vocabulary_size=1000),
         load_corpus(frames),
+        load_corpus([np.zeros((3, 1, 1))]),
         load_corpus(frames, targets=[np.array([0, 0, 0])]),
         load_corpus(frames, targets=[np.array([0, 0, 1])]),
         load_corpus(["ab", "cd"]).sections(2).sections(3),
@@ -119,8 +128,11 @@ def test_cache_is_used_until_the_files_change(tmp_path: Path, monkeypatch: pytes
     assert load_corpus(source, cache=cache, max_tokens=3).values.size == 3
     write_jsonl(source, ["other"])
     assert texts_of(load_corpus(source, cache=cache)) == ["other"]
+    write_jsonl(source, ["OTHER"])  # of the same size, a second later
+    os.utime(source, ns=(0, source.stat().st_mtime_ns + 10**9))
+    assert texts_of(load_corpus(source, cache=cache)) == ["OTHER"]
     entries = sorted(cache.iterdir())
-    assert len(entries) == 3 and not any(entry.name.startswith(".") for entry in entries)
+    assert len(entries) == 4 and not any(entry.name.startswith(".") for entry in entries)
     for entry in entries:
         with (entry / "values.bin").open("ab") as file:
             file.write(b"x")

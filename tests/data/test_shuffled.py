@@ -73,6 +73,7 @@ def test_position_survives_resume_and_a_change_of_world_size(
     ranks = [ShuffledWindows(corpus, **options, rank=rank, world_size=world_size) for rank in range(world_size)]
     for rank in ranks:
         rank.load_state_dict(state)
+        assert rank.state_dict() == state
     sought = ShuffledWindows(corpus, **options)
     sought.seek(steps)
     for _ in range(5):
@@ -93,6 +94,13 @@ def test_seeds_orders_and_first_offsets_differ() -> None:
     assert rows(3) == rows(3) != rows(4)
     assert rows(3)[:98] != sorted(rows(3)[:98])  # an epoch has 99 or more windows
     assert len({offset % 10 for offset in rows(3)}) > 1  # epochs cut at different places
+
+
+def test_windows_come_in_another_order_in_every_epoch() -> None:
+    # One window a document, so that nothing but the order can differ.
+    windows = ShuffledWindows(numbered([4] * 30), context=3, lanes=30)
+    first, second = (next(windows)["document"].tolist() for _ in range(2))
+    assert sorted(first) == sorted(second) == list(range(30)) and first != second
 
 
 def test_every_first_offset_is_reached() -> None:

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import PreTrainedTokenizerFast
 
 from lengthen.data import bundled_plays, load_corpus
-from lengthen.data.tokens import make_encoder
+from lengthen.data.tokens import AGREEING_TOKENS, _agreement, make_encoder
 from lengthen.errors import InputError
 
 
@@ -75,6 +75,25 @@ def test_windows_bound_the_length_of_what_is_tokenised_at_once(
     load_corpus([text[:60_000]], tokenizer)
     # A window ends with the piece in which it reaches its size, and pieces are no longer than that.
     assert len(lengths) > 5 and max(lengths) <= 2 * 3000 + 900
+
+
+def test_windows_are_joined_only_where_ids_and_places_agree() -> None:
+    n = AGREEING_TOKENS
+    starts = np.arange(6 * n)
+    ids = starts % 7
+    assert _agreement(ids, starts, ids[2 * n :], starts[2 * n :]) == (4 * n, 2 * n)
+    other = ids.copy()
+    other[4 * n] += 1  # the places nearest the middle see a token that differs
+    joint = _agreement(ids, starts, other[2 * n :], starts[2 * n :])
+    assert joint is not None and joint[0] == joint[1] + 2 * n and abs(joint[0] - 4 * n) >= n
+    assert _agreement(ids, starts, ids[2 * n :] + 1, starts[2 * n :]) is None
+    # Pairs of one letter, taken up one letter later: the ids agree, the places never do.
+    assert _agreement(0 * ids, 2 * starts, 0 * ids, 2 * starts + 2 * n + 1) is None
+
+
+def test_lone_surrogates_are_refused(tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(InputError, match=r"^text 1 holds a lone surrogate \(U\+DC80\) at character 2"):
+        load_corpus(["ab", "ab\udc80"], tokenizer)
 
 
 def test_saved_tokenizer_is_loaded_from_its_directory(

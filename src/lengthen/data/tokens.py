@@ -204,8 +204,8 @@ def _agreement(
 ) -> tuple[int, int] | None:
     """Where two tokenisations of overlapping windows can be joined: indices of the same token in each, or None.
 
-    The AGREEING_TOKENS tokens before and from that token on are equal in id and place; the token begins a
-    character. Places nearest the middle of the overlap are tried first.
+    The AGREEING_TOKENS tokens before and from that token on are equal in id and place. Places nearest the middle of
+    the overlap are tried first.
     """
     n = AGREEING_TOKENS
     if len(starts) <= 2 * n or len(next_starts) <= 2 * n:
@@ -214,8 +214,6 @@ def _agreement(
     candidates = np.arange(first, len(starts) - n)
     middle = (first + len(starts) - n) / 2
     for here in candidates[np.argsort(np.abs(candidates - middle), kind="stable")]:
-        if starts[here] == starts[here - 1]:
-            continue
         there = int(np.searchsorted(next_starts, starts[here]))
         if there < n or there + n > len(next_starts):
             continue
