@@ -163,7 +163,7 @@ def _model_forward_of(cls: Any) -> Callable[..., Any]:
         arguments.pop("use_cache", None)
         return _run(self, arguments, initial_state, reset)
 
-    forward.__signature__ = library.replace(parameters=[*names, *extra, *rest])
+    forward.__dict__["__signature__"] = library.replace(parameters=[*names, *extra, *rest])
     forward.__qualname__ = f"{cls.__qualname__}.forward"
     setattr(forward, _OURS, cls)
     return forward
@@ -310,16 +310,19 @@ def weights_fingerprint(model: nn.Module) -> str:
 @_cache
 def _with_final_state(cls: Any) -> type:
     """The library's output class with one more field, final_state."""
-    made = make_dataclass(
-        cls.__name__, [("final_state", RecurrentState | None, None)], bases=(cls,), namespace={"__doc__": cls.__doc__}
-    )
-    made.__module__, made.__qualname__ = __name__, f"_with_final_state({cls.__module__}.{cls.__qualname__})"
 
     def reduce(self: Any) -> tuple:
         return _rebuild_output, (cls, {f.name: getattr(self, f.name) for f in fields(self)})
 
-    made.__reduce__ = reduce
-    return made
+    namespace = {
+        "__doc__": cls.__doc__,
+        "__module__": __name__,
+        "__qualname__": f"_with_final_state({cls.__module__}.{cls.__qualname__})",
+        "__reduce__": reduce,
+    }
+    return make_dataclass(
+        cls.__name__, [("final_state", RecurrentState | None, None)], bases=(cls,), namespace=namespace
+    )
 
 
 def _rebuild_output(cls: type, values: dict[str, Any]) -> Any:

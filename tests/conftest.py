@@ -1,0 +1,54 @@
+"""What tests share: one thread, tiny Mamba-2 models of several shapes, the bundled plays as a corpus."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+SHAPES = {
+    "one group": {},
+    "groups": {"n_groups": 2},
+    "dt limits, no convolution bias": {"time_step_limit": (0.01, 0.05), "use_conv_bias": False},
+    "tied, biases, gelu": {"tie_word_embeddings": True, "use_bias": True, "hidden_act": "gelu", "n_groups": 4},
+}
+
+
+def tiny_mamba2(seed: int = 0, **options):
+    """A transformers Mamba2ForCausalLM of 20 thousand parameters with random weights; vocabulary 256."""
+    from transformers import Mamba2Config, Mamba2ForCausalLM
+
+    settings = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "state_size": 16,
+        "head_dim": 16,
+        "num_heads": 4,
+        "n_groups": 1,
+        "vocab_size": 256,
+        "chunk_size": 16,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": 0,
+    }
+    torch.manual_seed(seed)
+    return Mamba2ForCausalLM(Mamba2Config(**{**settings, **options})).eval()
+
+
+@pytest.fixture(params=list(SHAPES), ids=list(SHAPES))
+def shaped_mamba2(request):
+    return tiny_mamba2(**SHAPES[request.param])
+
+
+@pytest.fixture(scope="session")
+def plays():
+    """(training corpus, held-out corpus) of the bundled plays, as bytes."""
+    from lengthen.data import bundled_plays, load_corpus
+
+    training, held_out = bundled_plays()
+    return load_corpus(training), load_corpus(held_out)

@@ -1,0 +1,123 @@
+"""The parity gate passes what is right, and each check catches the fault it is named after."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from lengthen import check
+from lengthen.models import families, mamba2, wrapping
+from lengthen.models.call import Marks
+from tests.conftest import tiny_mamba2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_passes(shaped_mamba2, dtype):
+    result = check(shaped_mamba2.to(dtype))
+    assert result.passed, [c for c in result.checks if not c.passed]
+    assert result.family == "mamba2" and len(result.checks) == 17
+    assert not wrapping.is_wrapped(shaped_mamba2)  # wrapped for the check only
+
+
+def failed(monkeypatch, forward):
+    family = dataclasses.replace(families.FAMILIES["mamba2"], forward=forward)
+    monkeypatch.setitem(families.FAMILIES, "mamba2", family)
+    return {c.name for c in check(tiny_mamba2()).checks if not c.passed}
+
+
+def test_a_dropped_state_is_caught(monkeypatch):
+    found = failed(monkeypatch, lambda layer, x, state, marks: mamba2.forward(layer, x, None, marks))
+    assert {"segments", "token-by-token", "random-state", "gradient-into-state", "gradient-through-state"} <= found
+
+
+def test_a_dropped_window_is_caught(monkeypatch):
+    def forward(layer, x, state, marks):
+        state = None if state is None else {**state, "window": torch.zeros_like(state["window"])}
+        return mamba2.forward(layer, x, state, marks)
+
+    assert {"segments", "token-by-token"} <= failed(monkeypatch, forward)
+
+
+def test_a_detached_final_state_is_caught(monkeypatch):
+    def forward(layer, x, state, marks):
+        y, final = mamba2.forward(layer, x, state, marks)
+        return y, {name: t.detach() for name, t in final.items()}
+
+    assert failed(monkeypatch, forward) == {"gradient-through-state"}
+
+
+def test_a_detached_initial_state_is_caught(monkeypatch):
+    def forward(layer, x, state, marks):
+        return mamba2.forward(layer, x, state and {n: t.detach() for n, t in state.items()}, marks)
+
+    assert {"gradient-into-state", "gradient-through-state"} <= failed(monkeypatch, forward)
+
+
+def test_ignored_resets_are_caught(monkeypatch):
+    found = failed(
+        monkeypatch, lambda layer, x, state, marks: mamba2.forward(layer, x, state, Marks(None, marks.lengths))
+    )
+    assert found == {"packing", "reset-at-start"}
+
+
+def test_padding_in_the_state_is_caught(monkeypatch):
+    found = failed(
+        monkeypatch, lambda layer, x, state, marks: mamba2.forward(layer, x, state, Marks(marks.reset, None))
+    )
+    assert found == {"left-padding", "right-padding", "padding-identity"}
+
+
+def test_mixed_rows_are_caught(monkeypatch):
+    def forward(layer, x, state, marks):
+        y, final = mamba2.forward(layer, x, state, marks)
+        return y + 1e-2 * y.mean(0, keepdim=True), final
+
+    assert "rows" in failed(monkeypatch, forward)
+
+
+def test_a_look_ahead_is_caught(monkeypatch):
+    def forward(layer, x, state, marks):
+        y, final = mamba2.forward(layer, x, state, marks)
+        return y + 1e-2 * y.mean(1, keepdim=True), final
+
+    assert "causal" in failed(monkeypatch, forward)
+
+
+def test_a_state_written_in_place_is_caught(monkeypatch):
+    def forward(layer, x, state, marks):
+        y, final = mamba2.forward(layer, x, state, marks)
+        if state is not None and not torch.is_grad_enabled():
+            state["recurrent"].copy_(final["recurrent"])
+        return y, final
+
+    assert "state-unchanged" in failed(monkeypatch, forward)
+
+
+def test_a_state_dropped_in_training_is_caught(monkeypatch):
+    def forward(layer, x, state, marks):
+        return mamba2.forward(layer, x, None if layer.training else state, marks)
+
+    assert "train-mode" in failed(monkeypatch, forward)
+
+
+def test_a_state_dropped_by_checkpointing_is_caught(monkeypatch):
+    monkeypatch.setattr(wrapping, "keep_call_in_checkpoints", lambda model: None)
+    with pytest.raises(RuntimeError, match="outside its call"):
+        check(tiny_mamba2())
+
+
+def test_a_swallowed_keyword_is_caught(monkeypatch):
+    monkeypatch.setattr(
+        wrapping,
+        "_named",
+        lambda cls, library, model, args, kwargs: {k: v for k, v in kwargs.items() if k in library.parameters},
+    )
+    assert {c.name for c in check(tiny_mamba2()).checks if not c.passed} == {"unknown-keyword"}
+
+
+def test_a_rounded_state_is_caught(monkeypatch):
+    def rounded(layer, x, state, marks):
+        y, final = mamba2.forward(layer, x, state, marks)
+        return y, {**final, "recurrent": final["recurrent"].bfloat16().float()}
+
+    assert {"segments", "token-by-token"} <= failed(monkeypatch, rounded)

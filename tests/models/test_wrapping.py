@@ -1,0 +1,304 @@
+"""wrap(): the user's own model, the library's numbers, a state in and out, and nothing dropped without a word."""
+
+import copy
+import inspect
+import pickle
+
+import pytest
+import torch
+
+from lengthen import load, unwrap, wrap, zero_state
+from lengthen.errors import InputError
+from lengthen.models import is_wrapped, weights_fingerprint
+from lengthen.models.parity import _error, _state_error
+from tests.conftest import tiny_mamba2
+
+IDS = torch.randint(256, (3, 75), generator=torch.Generator().manual_seed(0))
+
+
+def masked(left, right):
+    mask = torch.ones_like(IDS)
+    mask[0, :left] = 0
+    mask[2, IDS.shape[1] - right :] = 0
+    return mask
+
+
+@torch.no_grad()
+def test_logits_equal_the_library_s(shaped_mamba2):
+    expected = shaped_mamba2(IDS).logits
+    assert _error(wrap(shaped_mamba2)(IDS).logits, expected) < 1e-5
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("left, right", [(9, 0), (0, 11), (7, 5)])
+def test_padded_logits_equal_the_library_s(shaped_mamba2, left, right):
+    mask = masked(left, right)
+    expected = shaped_mamba2(IDS, attention_mask=mask).logits
+    found = wrap(shaped_mamba2)(IDS, attention_mask=mask).logits
+    assert _error(found[mask.bool()], expected[mask.bool()]) < 1e-5
+
+
+def test_padding_inside_a_row_is_the_identity():
+    model = wrap(tiny_mamba2())
+    mask = torch.ones_like(IDS)
+    mask[:, 20:33] = 0
+    with torch.no_grad():
+        holes = model(IDS, attention_mask=mask)
+        dense = model(torch.cat([IDS[:, :20], IDS[:, 33:]], 1))
+    assert _error(holes.logits[mask.bool()].view_as(dense.logits), dense.logits) < 1e-6
+    assert _state_error(holes.final_state, dense.final_state) < 1e-6
+
+
+def test_a_reset_on_padding_takes_effect_before_the_next_real_token():
+    model = wrap(tiny_mamba2())
+    mask, reset = torch.ones_like(IDS), torch.zeros_like(IDS, dtype=torch.bool)
+    mask[:, 20:33], mask[:, 70:] = 0, 0
+    reset[0, 25], reset[1, 33], reset[2, 72] = True, True, True
+    with torch.no_grad():
+        found = model(IDS, attention_mask=mask, reset=reset)
+        second = model(IDS[:2, 33:70])
+    assert _error(found.logits[:2, 33:70], second.logits) < 1e-6
+    assert _state_error(found.final_state.index([0, 1]), second.final_state) < 1e-6
+    assert all(t[2].abs().sum() == 0 for named in found.final_state.tensors.values() for t in named.values())
+
+
+def test_loss_equals_the_library_s_and_holds_no_logits(shaped_mamba2):
+    labels = IDS.masked_fill(masked(9, 4) == 0, -100)
+    expected = shaped_mamba2(IDS, labels=labels)
+    expected.loss.backward()
+    grads = {n: p.grad.clone() for n, p in shaped_mamba2.named_parameters()}
+    shaped_mamba2.zero_grad()
+    output = wrap(shaped_mamba2)(IDS, labels=labels)
+    output.loss.backward()
+    assert output.logits is None
+    torch.testing.assert_close(output.loss, expected.loss, rtol=1e-5, atol=0)
+    for name, parameter in shaped_mamba2.named_parameters():
+        assert _error(parameter.grad, grads[name]) < 5e-5, name
+
+
+def test_loss_options_of_the_library():
+    model = tiny_mamba2()
+    targets = torch.nn.functional.pad(IDS[:, 1:], (0, 1), value=-100)
+    wanted = model(IDS, labels=IDS, num_items_in_batch=torch.tensor(1000)).loss
+    wrap(model)
+    assert torch.allclose(model(IDS, labels=IDS, num_items_in_batch=torch.tensor(1000)).loss, wanted, rtol=1e-5)
+    assert torch.allclose(model(IDS, shift_labels=targets).loss, model(IDS, labels=IDS).loss)
+    assert torch.equal(model(IDS, logits_to_keep=2).logits, model(IDS).logits[:, -2:])
+    as_tuple = model(IDS, return_dict=False)
+    assert torch.equal(as_tuple[0], model(IDS).logits) and as_tuple[-1].rows == 3
+
+
+def test_unwrapped_again_it_is_the_library_s_own(shaped_mamba2):
+    expected = shaped_mamba2(IDS).logits
+    names = set(vars(shaped_mamba2))
+    unwrap(wrap(shaped_mamba2))
+    assert not is_wrapped(shaped_mamba2) and set(vars(shaped_mamba2)) == names
+    assert torch.equal(shaped_mamba2(IDS).logits, expected)
+
+
+def test_generate_gives_the_same_tokens(shaped_mamba2):
+    prompts = {"input_ids": IDS[:2, :30], "attention_mask": masked(6, 0)[:2, :30]}
+    expected = shaped_mamba2.generate(**prompts, max_new_tokens=10, do_sample=False)
+    wrap(shaped_mamba2)
+    assert torch.equal(shaped_mamba2.generate(**prompts, max_new_tokens=10, do_sample=False), expected)
+    assert torch.equal(shaped_mamba2.generate(**prompts, max_new_tokens=10, do_sample=False, use_cache=False), expected)
+
+
+def test_the_library_s_cache_still_works_and_does_not_mix_with_a_state():
+    model = tiny_mamba2()
+    expected = model(IDS, use_cache=True)
+    wrap(model)
+    output = model(IDS, use_cache=True)
+    assert torch.equal(output.logits, expected.logits) and output.cache is not None
+    state = zero_state(model, 3)
+    for arguments in (
+        {"cache": output.cache, "initial_state": state},
+        {"use_cache": True, "initial_state": state},
+        {"use_cache": True, "reset": IDS > 300},
+    ):
+        with pytest.raises(TypeError, match="give one"):
+            model(IDS, **arguments)
+
+
+@pytest.mark.parametrize("name", ["past_key_values", "cache_params", "initial_states", "anything"])
+def test_an_unknown_keyword_is_an_error(name):
+    with pytest.raises(TypeError, match=name):
+        wrap(tiny_mamba2())(IDS, **{name: None})
+
+
+def test_a_state_that_does_not_fit_is_refused():
+    model = wrap(tiny_mamba2())
+    with pytest.raises(InputError, match="another model"):
+        model(IDS, initial_state=zero_state(wrap(tiny_mamba2(state_size=8)), 3))
+    with pytest.raises(InputError, match="2 rows"):
+        model(IDS, initial_state=zero_state(model, 2))
+    with pytest.raises(InputError, match="bool"):
+        model(IDS, reset=torch.zeros_like(IDS))
+    with pytest.raises(InputError, match="positions"):
+        model(IDS[:, :0])
+
+
+def test_a_model_without_recurrence_is_refused():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model = LlamaForCausalLM(
+        LlamaConfig(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=32)
+    )
+    with pytest.raises(InputError, match="no recurrent layer"):
+        wrap(model)
+
+
+def test_the_signature_is_the_library_s_plus_two():
+    model = tiny_mamba2()
+    before = list(inspect.signature(model.forward).parameters)
+    after = list(inspect.signature(wrap(model).forward).parameters)
+    assert [n for n in after if n not in before] == ["initial_state", "reset"] and [
+        n for n in before if n not in after
+    ] == []
+
+
+# -- what others do to a wrapped model ---------------------------------------------------------------------------------
+
+
+def states_matter(model, reference):
+    """Whether the model still reads the initial state: its logits are the reference's."""
+    state = zero_state(reference, 3).map(lambda t, _: torch.ones_like(t))
+    with torch.no_grad():
+        found, expected = model(input_ids=IDS, initial_state=state), reference(input_ids=IDS, initial_state=state)
+        plain = reference(input_ids=IDS)
+    return _error(found.logits.float(), expected.logits) < 1e-6 and _error(expected.logits, plain.logits) > 1e-2
+
+
+def test_wrapping_twice_changes_nothing():
+    model = wrap(tiny_mamba2())
+    forward = model.forward
+    assert wrap(model) is model and model.forward == forward and states_matter(model, wrap(tiny_mamba2()))
+
+
+def test_a_copy_is_independent():
+    model = wrap(tiny_mamba2())
+    other = copy.deepcopy(model)
+    assert is_wrapped(other) and other.forward.__self__ is other
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert states_matter(other, wrap(tiny_mamba2()))
+
+
+def test_pickle_keeps_the_wrapping():
+    model = pickle.loads(pickle.dumps(wrap(tiny_mamba2())))
+    assert is_wrapped(model) and states_matter(model, wrap(tiny_mamba2()))
+    output = pickle.loads(pickle.dumps(model(IDS)))
+    assert output.final_state.rows == 3 and output.logits.shape == (3, 75, 256)
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+@pytest.mark.parametrize("first", ["wrap", "prepare"])
+def test_accelerate_prepares_and_unwraps_without_dropping_the_state(precision, first):
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(True)
+    accelerator = Accelerator(mixed_precision=precision, cpu=True)
+    model = tiny_mamba2()
+    prepared = accelerator.prepare(wrap(model)) if first == "wrap" else wrap(accelerator.prepare(model))
+    assert is_wrapped(prepared)
+    output = prepared(input_ids=IDS, labels=IDS, initial_state=zero_state(prepared, 3))
+    assert all(t.dtype == torch.float32 for named in output.final_state.tensors.values() for t in named.values())
+    unwrapped = accelerator.unwrap_model(prepared, keep_fp32_wrapper=False)
+    assert is_wrapped(unwrapped) and states_matter(unwrapped, wrap(tiny_mamba2()))
+    AcceleratorState._reset_state(True)
+
+
+def test_compiled_it_gives_the_same():
+    model = wrap(tiny_mamba2())
+    compiled = torch.compile(model, backend="aot_eager")
+    assert is_wrapped(compiled) and states_matter(compiled, wrap(tiny_mamba2()))
+
+
+@pytest.mark.parametrize("first", ["wrap", "peft"])
+def test_lora_changes_the_output_and_gets_gradients(first):
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=4, target_modules=["in_proj"], init_lora_weights=False)
+    model = tiny_mamba2()
+    adapted = get_peft_model(wrap(model), config) if first == "wrap" else wrap(get_peft_model(model, config))
+    assert is_wrapped(adapted)
+    output = adapted(input_ids=IDS, labels=IDS, initial_state=zero_state(adapted, 3))
+    output.loss.backward()
+    trained = {n for n, p in adapted.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0}
+    assert trained and all("lora" in n for n in trained)
+    assert (output.loss - wrap(tiny_mamba2())(input_ids=IDS, labels=IDS).loss).abs() > 1e-4
+
+
+def test_two_checkpointed_segments_in_one_backward_keep_their_own_states():
+    """A recomputation must find the call it belongs to, also when another has run since."""
+
+    def gradients(checkpointing):
+        model = wrap(tiny_mamba2()).train()
+        if checkpointing:
+            model.activation_checkpointing_enable({"use_reentrant": False})
+        first = model(
+            input_ids=IDS[:, :40],
+            labels=IDS[:, :40],
+            initial_state=zero_state(model, 3).map(lambda t, _: torch.ones_like(t)),
+        )
+        second = model(input_ids=IDS[:, 40:], labels=IDS[:, 40:], initial_state=first.final_state)
+        (first.loss + second.loss).backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    assert _error(gradients(True), gradients(False)) < 1e-6
+
+
+def test_checkpointing_outside_the_call_is_refused_rather_than_wrong():
+    from torch.utils.checkpoint import checkpoint
+
+    model = wrap(tiny_mamba2()).train()
+    layer = model.backbone.layers[0]
+    original = layer.forward
+    layer.forward = lambda *a, **k: checkpoint(original, *a, use_reentrant=False, **k)
+    loss = model(input_ids=IDS, labels=IDS, initial_state=zero_state(model, 3)).loss
+    with pytest.raises(RuntimeError, match="outside its call"):
+        loss.backward()
+
+
+def test_save_pretrained_loads_in_the_plain_library(tmp_path, shaped_mamba2):
+    from transformers import AutoModelForCausalLM
+
+    wrap(shaped_mamba2).save_pretrained(tmp_path)
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert not is_wrapped(plain)
+    with torch.no_grad():
+        assert _error(plain(IDS).logits, shaped_mamba2(IDS).logits) < 1e-5
+    assert weights_fingerprint(load(tmp_path)) == weights_fingerprint(shaped_mamba2)
+
+
+def test_the_weights_fingerprint_sees_every_weight():
+    model = tiny_mamba2()
+    before = weights_fingerprint(model)
+    with torch.no_grad():
+        model.backbone.layers[1].mixer.D[0] += 1e-3
+    assert weights_fingerprint(model) != before
+
+
+@pytest.mark.parametrize(
+    "spoil, match",
+    [("missing", "does not exist"), ("config", "config.json"), ("weights", "cannot be loaded"), ("tensor", "lack")],
+)
+def test_a_damaged_model_directory_is_a_sentence(tmp_path, spoil, match):
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "model"
+    tiny_mamba2().save_pretrained(folder)
+    if spoil == "missing":
+        folder = tmp_path / "nothing"
+    elif spoil == "config":
+        (folder / "config.json").unlink()
+    elif spoil == "weights":
+        (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:2000])
+    else:
+        tensors = load_file(folder / "model.safetensors")
+        tensors.pop("backbone.layers.1.mixer.A_log")
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=match):
+        load(folder)
