@@ -95,3 +95,40 @@ def in_segments(
         outputs.append(output)
         start += size
     return torch.cat(outputs, 1), inputs[state_name]
+
+
+def assert_definition_differentiates(reference: Operator, inputs: dict[str, Tensor], **options: object) -> None:
+    """Check autograd through a definition against finite differences, in float64."""
+    inputs = {name: t.double() if t.is_floating_point() else t for name, t in inputs.items()}
+    names = [name for name, tensor in inputs.items() if tensor.is_floating_point()]
+
+    def function(*values: Tensor) -> tuple[Tensor, ...]:
+        return tuple(reference(**(inputs | dict(zip(names, values))), **options))
+
+    assert torch.autograd.gradcheck(function, [inputs[name].requires_grad_() for name in names])
+
+
+def assert_compiles_and_exports(operator: Operator, inputs: dict[str, Tensor], **options: object) -> None:
+    """The operator goes whole through torch.compile and torch.export and computes the same."""
+
+    def function(values: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        return tuple(operator(**values, **options))
+
+    class Module(torch.nn.Module):
+        def forward(self, values: dict[str, Tensor]) -> tuple[Tensor, ...]:
+            return function(values)
+
+    expected = function(inputs)
+    compiled_function = torch.compile(function, fullgraph=True, backend="aot_eager")
+    exported = torch.export.export(Module(), (inputs,)).module()
+    for results in (compiled_function(inputs), exported(inputs)):
+        for result, value in zip(results, expected):
+            assert torch.equal(result, value)
+    leaves = {n: t.clone().requires_grad_() if t.is_floating_point() else t for n, t in inputs.items()}
+    wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
+    one, other = (
+        torch.autograd.grad(sum(result.sum() for result in call(leaves)), wanted)
+        for call in (function, compiled_function)
+    )
+    for gradient, value in zip(one, other):
+        assert torch.equal(gradient, value)

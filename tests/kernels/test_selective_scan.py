@@ -2,7 +2,16 @@
 
 import pytest
 import torch
-from recurrence_comparison import FORMS, assert_agrees, errors, evaluate, in_segments, running
+from recurrence_comparison import (
+    FORMS,
+    assert_agrees,
+    assert_compiles_and_exports,
+    assert_definition_differentiates,
+    errors,
+    evaluate,
+    in_segments,
+    running,
+)
 from torch import Tensor
 
 from lengthen.kernels import selective_scan, selective_scan_reference
@@ -129,13 +138,7 @@ def test_segments_equal_one_run(form: str) -> None:
 
 
 def test_the_definition_is_differentiated_rightly() -> None:
-    inputs = {n: t.double() if t.is_floating_point() else t for n, t in make(1, 4, 2, 3).items()}
-    names = [name for name, tensor in inputs.items() if tensor.is_floating_point()]
-
-    def function(*values: Tensor) -> tuple[Tensor, Tensor]:
-        return selective_scan_reference(**(inputs | dict(zip(names, values))), dt_softplus=True)
-
-    assert torch.autograd.gradcheck(function, [inputs[name].requires_grad_() for name in names])
+    assert_definition_differentiates(selective_scan_reference, make(1, 4, 2, 3), dt_softplus=True)
 
 
 def test_float64_stays_float64() -> None:
@@ -155,22 +158,7 @@ def test_is_a_well_formed_operator(form: str) -> None:
 
 
 def test_compiles_and_exports_whole() -> None:
-    inputs = make(1, 66, 8, 4)
-
-    def function(values: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        return selective_scan(**values, dt_softplus=True)
-
-    expected = function(inputs)
-    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
-    for one, other in zip(compiled(inputs), expected):
-        assert torch.equal(one, other)
-
-    class Module(torch.nn.Module):
-        def forward(self, values: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-            return function(values)
-
-    for one, other in zip(torch.export.export(Module(), (inputs,)).module()(inputs), expected):
-        assert torch.equal(one, other)
+    assert_compiles_and_exports(selective_scan, make(1, 66, 8, 4), dt_softplus=True)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -47,6 +47,12 @@ def needs_gradient(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
+def empty_gradients(*inputs: Tensor | None) -> list[Tensor]:
+    """An uninitialised contiguous gradient for each input; an empty tensor for one left out."""
+    some = next(tensor for tensor in inputs if tensor is not None)
+    return [some.new_empty(0) if tensor is None else tensor.new_empty(tensor.shape) for tensor in inputs]
+
+
 def chunks(positions: int) -> list[slice]:
     """The sequence in pieces of CHUNK positions, the last one shorter."""
     return [slice(start, min(start + CHUNK, positions)) for start in range(0, positions, CHUNK)]

@@ -31,13 +31,14 @@ inline int64_t size_of(const Array& array, const char* name, size_t axes, size_t
     return int64_t(array.shape(axis));
 }
 
-// A view of `array`, whose shape must be `shape`; its elements are float32, or bfloat16 where `bf16` allows it.
+// A view of `array`, whose shape must be `shape`, of four axes at most; its elements are float32, or bfloat16 where `bf16` allows it.
 inline View view(const Array& array, const char* name, Shape shape, bool bf16 = true) {
     bool same = array.ndim() == shape.size();
     int64_t sizes[8] = {};
     for (size_t i = 0; i < array.ndim() && i < 8; ++i) sizes[i] = int64_t(array.shape(i));
     size_t axis = 0;
     View out;
+    if (shape.size() > 4) throw std::logic_error("a view has four axes at most");
     for (const int64_t expected : shape) {
         if (!same) break;
         same = sizes[axis] == expected;

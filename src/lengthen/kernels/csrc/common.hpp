@@ -14,6 +14,9 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 namespace lengthen {
 
@@ -84,6 +87,19 @@ void parallel_for(int64_t tasks, int threads, const Body& body) {
     work();
     for (auto& other : others) other.join();
     if (failure) std::rethrow_exception(failure);
+}
+
+// Large fresh outputs: asks for huge pages before they are first touched, since small ones cost more than the
+// arithmetic that fills them.
+inline void prefer_huge_pages(void* data, int64_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    constexpr uintptr_t page = uintptr_t(1) << 21;
+    const uintptr_t first = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+    const uintptr_t last = (reinterpret_cast<uintptr_t>(data) + uintptr_t(bytes)) / page * page;
+    if (last > first + page) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+#else
+    (void)data, (void)bytes;
+#endif
 }
 
 // A thread's working memory, aligned for the widest vectors and kept between calls.

@@ -53,8 +53,7 @@ void forward(const Array& x, const Array& step, const Array& A, const Array& B, 
     SelectiveScan s =
         inputs(x, step, A, B, C, skip, gate, bias, gain, decay_step, reset, softplus, chunk, threads);
     s.initial = view(initial_state, "initial_state", {s.batch, s.channels, s.states}, false);
-    s.y = view(y, "output", {s.batch, s.positions, s.channels});
-    require(s.y.strides[2] == 1 || s.channels == 1, "output is not contiguous");
+    s.y = output(y, "output", {s.batch, s.positions, s.channels});
     s.final_state = dense(final_state, "final_state", {s.batch, s.channels, s.states});
     if (checkpoints) s.checkpoints = dense(*checkpoints, "checkpoints", {s.batch, s.chunks, s.states, s.channels});
     nanobind::gil_scoped_release release;
@@ -75,11 +74,10 @@ void backward(const Array& dy, const Array& dfinal, const Array& checkpoints, co
     s.dy = view(dy, "gradient of the output", sequence);
     s.dfinal = view(dfinal, "gradient of the final state", state, false);
     s.checkpoints = dense(checkpoints, "checkpoints", {s.batch, s.chunks, s.states, s.channels});
-    s.dx = view(dx, "gradient of x", sequence), s.dstep = view(dstep, "gradient of dt", sequence);
-    s.dgate = view(dgate, "gradient of gate", sequence), s.dgain = view(dgain, "gradient of input_gain", sequence);
-    s.ddecay_step = view(ddecay_step, "gradient of decay_dt", sequence);
-    for (const View* out : {&s.dx, &s.dstep, &s.dgate, &s.dgain, &s.ddecay_step})
-        require(!*out || out->strides[2] == 1 || s.channels == 1, "a gradient's last axis is not contiguous");
+    s.dx = output(dx, "gradient of x", sequence), s.dstep = output(dstep, "gradient of dt", sequence);
+    s.dgate = output(dgate, "gradient of gate", sequence);
+    s.dgain = output(dgain, "gradient of input_gain", sequence);
+    s.ddecay_step = output(ddecay_step, "gradient of decay_dt", sequence);
     require(bool(s.gate) == bool(s.dgate) && bool(s.gain) == bool(s.dgain) &&
                 bool(s.decay_step) == bool(s.ddecay_step),
             "a gradient is missing for an input that is there, or the other way round");

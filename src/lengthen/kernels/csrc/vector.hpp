@@ -42,6 +42,28 @@ INLINE float sum(vf v) {
     return lanes[0];
 }
 
+// out[i] += the sum of the lanes of v[i], for four vectors.
+INLINE void add_sums(float* out, const vf v[4]) {
+#if LENGTHEN_WIDTH == 16
+    const __m512 a = (__m512)v[0], b = (__m512)v[1], c = (__m512)v[2], d = (__m512)v[3];
+    const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+    const __m512 all = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
+    const __m128 sums = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    _mm_storeu_ps(out, _mm_add_ps(_mm_loadu_ps(out), sums));
+#elif LENGTHEN_WIDTH == 8
+    const __m256 a = (__m256)v[0], b = (__m256)v[1], c = (__m256)v[2], d = (__m256)v[3];
+    const __m256 ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+    const __m256 cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+    const __m256 all = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+    const __m128 sums = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+    _mm_storeu_ps(out, _mm_add_ps(_mm_loadu_ps(out), sums));
+#else
+    for (int i = 0; i < 4; ++i) out[i] += sum(v[i]);
+#endif
+}
+
 // exp(x) - 1 = scale (1 + excess) - 1 with |ln(1 + excess)| <= ln(2) / 2, for x <= 88; scale is 0 from x = -87.7
 // down. The polynomial's relative error in `excess` is 1.4e-8.
 struct Exponential {
