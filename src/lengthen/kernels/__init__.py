@@ -5,6 +5,7 @@ from lengthen.kernels.gated_linear_attention import gated_linear_attention, gate
 from lengthen.kernels.selective_scan import selective_scan, selective_scan_reference
 from lengthen.kernels.short_conv import short_conv, short_conv_reference
 from lengthen.kernels.ssd import ssd, ssd_reference
+from lengthen.kernels.token_shift import token_shift
 
 __all__ = [
     "gated_linear_attention",
@@ -17,4 +18,5 @@ __all__ = [
     "short_conv_reference",
     "ssd",
     "ssd_reference",
+    "token_shift",
 ]

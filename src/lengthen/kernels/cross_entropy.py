@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from lengthen.kernels.recurrence import compute_dtype
+
 # Elements of the logits held at a time: 32 MB in fp32.
 LOGITS_ELEMENTS = 1 << 23
 
@@ -43,7 +45,7 @@ def linear_cross_entropy(
         return token_losses(hidden, weight, targets, bias, ignore_index)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (hidden, weight, bias)):
         return summed_loss_with_gradients(hidden, weight, targets, bias, ignore_index)[0]
-    return token_losses(hidden, weight, targets, bias, ignore_index).sum(dtype=torch.float64).to(_loss_dtype(hidden))
+    return token_losses(hidden, weight, targets, bias, ignore_index).sum(dtype=torch.float64).to(compute_dtype(hidden))
 
 
 def linear_cross_entropy_reference(
@@ -58,12 +60,8 @@ def linear_cross_entropy_reference(
     """The definition of `linear_cross_entropy`; same arguments and result."""
     _check(hidden, weight, targets, bias, reduction)
     logits = hidden @ weight.T if bias is None else hidden @ weight.T + bias
-    logits = logits.to(_loss_dtype(hidden))
+    logits = logits.to(compute_dtype(hidden))
     return torch.nn.functional.cross_entropy(logits, targets, ignore_index=ignore_index, reduction=reduction)
-
-
-def _loss_dtype(hidden: Tensor) -> torch.dtype:
-    return torch.float64 if hidden.dtype == torch.float64 else torch.float32
 
 
 def _check(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, reduction: str) -> None:
@@ -94,7 +92,7 @@ def summed_loss_with_gradients(
 @summed_loss_with_gradients.register_fake
 def _(hidden, weight, targets, bias, ignore_index):  # type: ignore[no-untyped-def]
     return (
-        hidden.new_empty((), dtype=_loss_dtype(hidden)),
+        hidden.new_empty((), dtype=compute_dtype(hidden)),
         hidden.new_empty(hidden.shape),
         weight.new_empty(weight.shape),
         hidden.new_empty(0) if bias is None else bias.new_empty(bias.shape),
@@ -117,7 +115,7 @@ summed_loss_with_gradients.register_autograd(_scale_gradients, setup_context=_sa
 @torch.library.custom_op("lengthen::token_losses", mutates_args=())
 def token_losses(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, ignore_index: int) -> Tensor:
     """Each token's loss [N], 0 where ignored."""
-    losses = hidden.new_empty(targets.shape, dtype=_loss_dtype(hidden))
+    losses = hidden.new_empty(targets.shape, dtype=compute_dtype(hidden))
     head = weight.to(hidden.dtype)
     for rows in _row_blocks(hidden, weight):
         losses[rows] = _losses(hidden[rows], head, targets[rows], bias, ignore_index)[0]
@@ -126,7 +124,7 @@ def token_losses(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor |
 
 @token_losses.register_fake
 def _(hidden, weight, targets, bias, ignore_index):  # type: ignore[no-untyped-def]
-    return hidden.new_empty(targets.shape, dtype=_loss_dtype(hidden))
+    return hidden.new_empty(targets.shape, dtype=compute_dtype(hidden))
 
 
 @torch.library.custom_op("lengthen::token_losses_backward", mutates_args=())
@@ -166,7 +164,7 @@ def _losses(
     hidden: Tensor, head: Tensor, targets: Tensor, bias: Tensor | None, ignore_index: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Losses [N], logits [N, V], their log-sum-exp [N, 1], targets [N, 1] with 0 for ignored ones, ignored [N, 1]."""
-    logits = (hidden @ head.T).to(_loss_dtype(hidden))
+    logits = (hidden @ head.T).to(compute_dtype(hidden))
     if bias is not None:
         logits += bias
     log_sum = logits.logsumexp(1, keepdim=True)
@@ -185,7 +183,7 @@ def _loss_and_gradients(
     ignore_index: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The summed loss, and the gradients of hidden, weight and bias; a gradient of None is 1 for every token."""
-    dtype = _loss_dtype(hidden)
+    dtype = compute_dtype(hidden)
     total = hidden.new_zeros((), dtype=torch.float64)
     head = weight.to(hidden.dtype)
     d_hidden = hidden.new_empty(hidden.shape)

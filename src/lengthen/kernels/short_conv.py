@@ -9,6 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lengthen.kernels.dispatch import Form, choose_form, compiled
+from lengthen.kernels.recurrence import check_floating, check_sequence, check_shape, compute_dtype
+from lengthen.kernels.short_conv_portable import short_conv_portable, short_conv_portable_backward
+
 
 def short_conv(
     x: Tensor,
@@ -39,10 +43,11 @@ def short_conv(
 
     Raises:
         ValueError: a shape does not fit, T is 0, or the activation is unknown.
+        TypeError: a dtype does not fit.
     """
     _check(x, weight, bias, window, reset, lengths, activation)
     if window is None:
-        window = x.new_zeros((x.shape[0], x.shape[2], weight.shape[1] - 1), dtype=_window_dtype(x))
+        window = x.new_zeros((x.shape[0], x.shape[2], weight.shape[1] - 1), dtype=compute_dtype(x))
     return short_conv_forward(x, weight, bias, window, reset, lengths, activation == "silu")
 
 
@@ -58,7 +63,7 @@ def short_conv_reference(
 ) -> tuple[Tensor, Tensor]:
     """The definition of `short_conv`, position by position; same arguments and results."""
     _check(x, weight, bias, window, reset, lengths, activation)
-    dtype = _window_dtype(x)
+    dtype = compute_dtype(x)
     batch, positions, channels = x.shape
     taps = weight.to(dtype)
     kept = x.new_zeros((batch, channels, weight.shape[1] - 1), dtype=dtype) if window is None else window.to(dtype)
@@ -77,10 +82,6 @@ def short_conv_reference(
     return torch.stack(outputs, 1).to(x.dtype), kept.clone()
 
 
-def _window_dtype(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
 def _check(
     x: Tensor,
     weight: Tensor,
@@ -90,25 +91,20 @@ def _check(
     lengths: Tensor | None,
     activation: str | None,
 ) -> None:
-    if x.dim() != 3 or weight.dim() != 2:
-        raise ValueError(
-            f"short_conv needs x [B, T, D] and weight [D, W], got {list(x.shape)} and {list(weight.shape)}."
-        )
-    batch, positions, channels = x.shape
-    if positions == 0:
-        raise ValueError("short_conv needs at least one position, got a segment of length 0.")
+    check_sequence("x", x, "B T D")
+    if weight.dim() != 2 or weight.shape[1] == 0:
+        raise ValueError(f"weight has shape {list(weight.shape)}, but needs the axes [D, W] with at least one tap")
     if activation not in (None, "silu"):
-        raise ValueError(f'short_conv knows the activations None and "silu", got {activation!r}.')
-    expected = {
-        "weight": (weight, (channels, weight.shape[1])),
-        "bias": (bias, (channels,)),
-        "window": (window, (batch, channels, weight.shape[1] - 1)),
-        "reset": (reset, (batch, positions)),
-        "lengths": (lengths, (batch,)),
-    }
-    for name, (tensor, shape) in expected.items():
-        if tensor is not None and tensor.shape != shape:
-            raise ValueError(f"short_conv needs {name} of shape {list(shape)}, got {list(tensor.shape)}.")
+        raise ValueError(f'activation is {activation!r}, but only None and "silu" are known')
+    batch, positions, channels = x.shape
+    check_shape("weight", weight, (channels, weight.shape[1]))
+    check_shape("bias", bias, (channels,))
+    check_shape("window", window, (batch, channels, weight.shape[1] - 1))
+    check_shape("reset", reset, (batch, positions))
+    check_shape("lengths", lengths, (batch,))
+    check_floating(x=x, weight=weight, bias=bias, window=window)
+    if reset is not None and reset.dtype != torch.bool:
+        raise TypeError(f"reset is {reset.dtype}, but needs torch.bool")
 
 
 @torch.library.custom_op("lengthen::short_conv_forward", mutates_args=())
@@ -122,19 +118,29 @@ def short_conv_forward(
     silu: bool,
 ) -> tuple[Tensor, Tensor]:
     """Output and final window."""
-    inputs = _inputs(x, window)
-    y = _convolve(inputs, weight, bias, reset)
-    y = F.silu(y, inplace=True) if silu else y
-    if lengths is not None:
-        y = y.masked_fill_(_padding(y, lengths), 0)
-    kept, forgotten = _final_window_positions(x, window, reset, lengths)
-    final_window = inputs.gather(1, kept.expand(-1, -1, x.shape[2])).masked_fill_(forgotten, 0)
-    return y.to(x.dtype), final_window.transpose(1, 2).contiguous()
+    form = choose_form(x, weight, bias, window, compiled_function="short_conv_forward")
+    if form is not Form.COMPILED:
+        return short_conv_portable(x, weight, bias, window, reset, lengths, silu)
+    assert compiled is not None
+    y, final_window = x.new_empty(x.shape), window.new_empty(window.shape, dtype=torch.float32)
+    compiled.short_conv_forward(
+        x,
+        weight,
+        bias,
+        window,
+        None if reset is None else reset.view(torch.uint8),
+        None if lengths is None else lengths.long().contiguous(),
+        silu,
+        y,
+        final_window,
+        torch.get_num_threads(),
+    )
+    return y, final_window
 
 
 @short_conv_forward.register_fake
 def _(x, weight, bias, window, reset, lengths, silu):  # type: ignore[no-untyped-def]
-    return x.new_empty(x.shape), window.new_empty(window.shape, dtype=_window_dtype(x))
+    return x.new_empty(x.shape), window.new_empty(window.shape, dtype=compute_dtype(x))
 
 
 @torch.library.custom_op("lengthen::short_conv_backward", mutates_args=())
@@ -150,33 +156,36 @@ def short_conv_backward(
     silu: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of x, weight, bias (empty when left out) and window."""
-    positions, width = x.shape[1], weight.shape[1]
-    inputs = _inputs(x, window)
-    dy = output_gradient.to(inputs.dtype)
-    if silu:
-        y = _convolve(inputs, weight, bias, reset)
-        gate = torch.sigmoid(y)
-        # d silu(y) = s + y s (1 - s)
-        dy = dy * torch.addcmul(gate, y.mul_(gate), 1 - gate)
-    if lengths is not None:
-        dy = dy.masked_fill(_padding(dy, lengths), 0)
-    kept, forgotten = _final_window_positions(x, window, reset, lengths)
-    d_window = final_window_gradient.to(inputs.dtype).transpose(1, 2).masked_fill(forgotten, 0)
-    d_inputs = torch.zeros_like(inputs).scatter_(1, kept.expand_as(d_window), d_window)
-    d_weight = torch.empty_like(weight, dtype=inputs.dtype)
-    taps = weight.to(inputs.dtype)
-    barriers = _barriers(reset, width)
-    for j in range(width):
-        reached = dy if barriers is None else dy.masked_fill(barriers[j], 0)
-        d_inputs[:, j : j + positions].addcmul_(reached, taps[:, j])
-        d_weight[:, j] = (reached * inputs[:, j : j + positions]).sum((0, 1))
-    d_bias = x.new_empty(0) if bias is None else dy.sum((0, 1)).to(bias.dtype)
-    d_x = d_inputs[:, width - 1 :].to(x.dtype, copy=True)
-    return (
-        d_x.contiguous(),
-        d_weight.to(weight.dtype).contiguous(),
+    gradients = (output_gradient, final_window_gradient)
+    form = choose_form(*gradients, x, weight, bias, window, compiled_function="short_conv_backward")
+    if form is not Form.COMPILED:
+        return short_conv_portable_backward(*gradients, x, weight, bias, window, reset, lengths, silu)
+    assert compiled is not None
+    batch, _, channels = x.shape
+    d_x = x.new_empty(x.shape)
+    d_weight = x.new_empty((batch, *weight.shape), dtype=torch.float32)
+    d_bias = x.new_empty((batch, channels), dtype=torch.float32)
+    d_window = window.new_empty(window.shape, dtype=torch.float32)
+    compiled.short_conv_backward(
+        *gradients,
+        x,
+        weight,
+        bias,
+        window,
+        None if reset is None else reset.view(torch.uint8),
+        None if lengths is None else lengths.long().contiguous(),
+        silu,
+        d_x,
+        d_weight,
         d_bias,
-        d_inputs[:, : width - 1].transpose(1, 2).to(window.dtype).contiguous(),
+        d_window,
+        torch.get_num_threads(),
+    )
+    return (
+        d_x,
+        d_weight.sum(0).to(weight.dtype),
+        x.new_empty(0) if bias is None else d_bias.sum(0).to(bias.dtype),
+        d_window.to(window.dtype),
     )
 
 
@@ -202,54 +211,3 @@ def _differentiate(ctx, output_gradient, final_window_gradient):  # type: ignore
 
 
 short_conv_forward.register_autograd(_differentiate, setup_context=_save)
-
-
-def _inputs(x: Tensor, window: Tensor) -> Tensor:
-    """Window and segment as one sequence [B, W - 1 + T, D]."""
-    dtype = _window_dtype(x)
-    return torch.cat([window.to(dtype).transpose(1, 2), x.to(dtype)], 1)
-
-
-def _convolve(inputs: Tensor, weight: Tensor, bias: Tensor | None, reset: Tensor | None) -> Tensor:
-    width = weight.shape[1]
-    positions = inputs.shape[1] - width + 1
-    taps = weight.to(inputs.dtype)
-    y = inputs[:, width - 1 :] * taps[:, width - 1]
-    barriers = _barriers(reset, width)
-    for j in range(width - 1):
-        seen = inputs[:, j : j + positions]
-        seen = seen if barriers is None else seen.masked_fill(barriers[j], 0)
-        y.addcmul_(seen, taps[:, j])
-    return y if bias is None else y.add_(bias.to(y.dtype))
-
-
-def _barriers(reset: Tensor | None, width: int) -> list[Tensor] | None:
-    """For each tap, bool [B, T, 1]: does a reset stand between the input it meets and the output?"""
-    if reset is None:
-        return None
-    barrier = torch.zeros_like(reset)
-    barriers = [barrier.unsqueeze(-1)]
-    for back in range(width - 1):  # tap W - 2 - back meets the input back + 1 positions before the output
-        barrier = barrier | F.pad(reset, (back, 0))[:, : reset.shape[1]]
-        barriers.append(barrier.unsqueeze(-1))
-    return barriers[::-1]
-
-
-def _padding(y: Tensor, lengths: Tensor) -> Tensor:
-    return (torch.arange(y.shape[1], device=y.device) >= lengths[:, None]).unsqueeze(-1)
-
-
-def _final_window_positions(
-    x: Tensor, window: Tensor, reset: Tensor | None, lengths: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Where in `_inputs` the final window stands, int64 [B, W - 1, 1], and which of it a reset forgets, bool."""
-    batch, positions, _ = x.shape
-    slots = torch.arange(window.shape[2], device=x.device)
-    ends = torch.full((batch,), positions, device=x.device) if lengths is None else lengths.long()
-    kept = ends[:, None] + slots
-    forgotten = torch.zeros_like(kept, dtype=torch.bool)
-    if reset is not None:
-        at = torch.arange(positions, device=x.device)
-        last = torch.where(reset & (at < ends[:, None]), at, -window.shape[2]).amax(1, keepdim=True)
-        forgotten = kept - window.shape[2] < last
-    return kept.unsqueeze(-1), forgotten.unsqueeze(-1)

@@ -15,13 +15,9 @@ import torch
 from torch import Tensor
 
 from lengthen.kernels.dispatch import Form, choose_form
+from lengthen.kernels.recurrence import check_floating, check_sequence, check_shape, compute_dtype
 from lengthen.kernels.ssd_chunked import SEGMENT, ssd_chunked_backward, ssd_chunked_forward
 from lengthen.kernels.ssd_compiled import ssd_compiled_backward, ssd_compiled_forward
-
-
-def compute_dtype(value: Tensor) -> torch.dtype:
-    """The dtype in which a recurrence is computed and its state kept: float64 for float64, otherwise fp32."""
-    return torch.float64 if value.dtype == torch.float64 else torch.float32
 
 
 def ssd(
@@ -51,6 +47,7 @@ def ssd(
 
     Raises:
         ValueError: a shape does not fit, or T is 0.
+        TypeError: an argument is not floating point.
 
     Source: Dao and Gu, Transformers are SSMs, 2024 (arXiv 2405.21060), section 6.
     """
@@ -99,27 +96,20 @@ def _check(
     skip: Tensor | None,
     initial_state: Tensor | None,
 ) -> None:
-    if value.dim() != 4 or query.dim() != 4:
-        raise ValueError(
-            f"ssd needs query [B, T, G, K] and value [B, T, H, V], got {list(query.shape)} and {list(value.shape)}."
-        )
+    check_sequence("query", query, "B T G K")
+    check_sequence("value", value, "B T H V")
     batch, positions, heads, value_dim = value.shape
     groups, key_dim = query.shape[2:]
-    if positions == 0:
-        raise ValueError("ssd needs at least one position, got a segment of length 0.")
     if groups == 0 or heads % groups:
-        raise ValueError(f"ssd needs the number of groups to divide the {heads} heads, got {groups} groups.")
-    expected = {
-        "query": (query, (batch, positions, groups, key_dim)),
-        "key": (key, (batch, positions, groups, key_dim)),
-        "log_decay": (log_decay, (batch, positions, heads)),
-        "input_gain": (input_gain, (batch, positions, heads)),
-        "skip": (skip, (heads,)),
-        "initial_state": (initial_state, (batch, heads, key_dim, value_dim)),
-    }
-    for name, (tensor, shape) in expected.items():
-        if tensor is not None and tensor.shape != shape:
-            raise ValueError(f"ssd needs {name} of shape {list(shape)}, got {list(tensor.shape)}.")
+        raise ValueError(f"query has {groups} groups, but needs a number that divides the {heads} heads of value")
+    check_shape("query", query, (batch, positions, groups, key_dim))
+    check_shape("key", key, (batch, positions, groups, key_dim))
+    check_shape("log_decay", log_decay, (batch, positions, heads))
+    check_shape("input_gain", input_gain, (batch, positions, heads))
+    check_shape("skip", skip, (heads,))
+    check_shape("initial_state", initial_state, (batch, heads, key_dim, value_dim))
+    check_floating(query=query, key=key, value=value, log_decay=log_decay, input_gain=input_gain)
+    check_floating(skip=skip, initial_state=initial_state)
 
 
 @torch.library.custom_op("lengthen::ssd_forward", mutates_args=())
@@ -166,11 +156,10 @@ def ssd_backward(
     boundary_states: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, value, log_decay, input_gain, skip and initial_state (empty for one left out)."""
-    gradients = (output_gradient, final_state_gradient)
     inputs = (query, key, value, log_decay, input_gain, skip, initial_state)
-    if choose_form(*gradients, *inputs, compiled_function="ssd_backward") is Form.COMPILED:
-        return ssd_compiled_backward(*gradients, *inputs, boundary_states)
-    return ssd_chunked_backward(*gradients, *inputs, boundary_states)
+    form = choose_form(output_gradient, final_state_gradient, *inputs, compiled_function="ssd_backward")
+    backward = ssd_compiled_backward if form is Form.COMPILED else ssd_chunked_backward
+    return backward(output_gradient, final_state_gradient, *inputs, boundary_states)
 
 
 @ssd_backward.register_fake

@@ -20,6 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lengthen.kernels.recurrence import compute_dtype
+
 CHUNK = 64
 SEGMENT = 8 * CHUNK
 # Elements of the largest temporary of one block of rows: 8 MB in fp32.
@@ -52,7 +54,7 @@ def ssd_chunked_forward(
     """Output, final state, and the states between segments [B, segments - 1, H, K, V]."""
     batch, positions, heads, value_dim = value.shape
     groups, key_dim = query.shape[2:]
-    dtype = _compute_dtype(value)
+    dtype = compute_dtype(value)
     output = value.new_empty(value.shape)
     final_state = value.new_empty((batch, heads, key_dim, value_dim), dtype=dtype)
     boundary_states = final_state.new_empty((batch, (positions - 1) // SEGMENT, heads, key_dim, value_dim))
@@ -91,7 +93,7 @@ def ssd_chunked_backward(
     """Gradients of query, key, value, log_decay, input_gain, skip and initial_state (empty for one left out)."""
     _, positions, heads, _ = value.shape
     groups = query.shape[2]
-    dtype = _compute_dtype(value)
+    dtype = compute_dtype(value)
     d_query, d_key, d_value, d_log_decay = (x.new_empty(x.shape) for x in (query, key, value, log_decay))
     d_gain, d_initial = (value.new_empty(0) if x is None else x.new_empty(x.shape) for x in (input_gain, initial_state))
     d_skip = value.new_zeros((groups, heads // groups), dtype=torch.float64)
@@ -206,10 +208,6 @@ def _run_states_backward(chunks: _Chunks, read: Tensor, d_state: Tensor) -> tupl
         d_ends.append(d_state)
         d_state = torch.addcmul(update, decay, d_state)
     return torch.stack(d_ends[::-1], 1), d_state
-
-
-def _compute_dtype(value: Tensor) -> torch.dtype:
-    return torch.float64 if value.dtype == torch.float64 else torch.float32
 
 
 def _lowest_log_decay(dtype: torch.dtype) -> float:

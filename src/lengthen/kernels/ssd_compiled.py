@@ -94,15 +94,14 @@ def ssd_compiled_backward(
     if blocks > 1:
         d_query = d_query.view(blocks, *query.shape).sum(0).to(query.dtype)
         d_key = d_key.view(blocks, *key.shape).sum(0).to(key.dtype)
-    left_out = value.new_empty(0)
     return (
         d_query,
         d_key,
         d_value,
         d_log_decay,
-        left_out if d_gain is None else d_gain,
-        left_out if d_skip is None or skip is None else d_skip.sum(0).to(skip.dtype),
-        left_out if d_initial is None or initial_state is None else d_initial.to(initial_state.dtype),
+        value.new_empty(0) if d_gain is None else d_gain,
+        value.new_empty(0) if d_skip is None or skip is None else d_skip.sum(0).to(skip.dtype),
+        value.new_empty(0) if d_initial is None or initial_state is None else d_initial.to(initial_state.dtype),
     )
 
 

@@ -47,11 +47,10 @@ Ssd inputs(const Array& query, const Array& key, const Array& value, const Array
 
 void forward(const Array& query, const Array& key, const Array& value, const Array& log_decay,
              const OptionalArray& gain, const OptionalArray& skip, const OptionalArray& initial_state,
-             const Array& output, const Array& final_state, const Array& boundaries, int64_t segment, int64_t blocks,
+             const Array& y, const Array& final_state, const Array& boundaries, int64_t segment, int64_t blocks,
              int threads) {
     Ssd p = inputs(query, key, value, log_decay, gain, skip, initial_state, segment, blocks, threads);
-    p.output = view(output, "output", {p.batch, p.positions, p.heads, p.value_dim});
-    require(p.output.strides[3] == 1 || p.value_dim == 1, "output is not contiguous");
+    p.output = lengthen::output(y, "output", {p.batch, p.positions, p.heads, p.value_dim});
     p.final_state = dense(final_state, "final_state", {p.batch, p.heads, p.key_dim, p.value_dim});
     p.boundaries = dense(boundaries, "boundary_states", {p.batch, p.segments * p.heads, p.key_dim, p.value_dim});
     nanobind::gil_scoped_release release;
@@ -70,13 +69,10 @@ void backward(const Array& doutput, const Array& dfinal, const Array& query, con
     p.doutput = view(doutput, "gradient of the output", values);
     p.dfinal = view(dfinal, "gradient of the final state", state);
     p.boundaries = dense(boundaries, "boundary_states", {p.batch, p.segments * p.heads, p.key_dim, p.value_dim});
-    p.dquery = view(dquery, "gradient of query", keys), p.dkey = view(dkey, "gradient of key", keys);
-    p.dvalue = view(dvalue, "gradient of value", values);
+    p.dquery = output(dquery, "gradient of query", keys), p.dkey = output(dkey, "gradient of key", keys);
+    p.dvalue = output(dvalue, "gradient of value", values);
     p.dlog_decay = view(dlog_decay, "gradient of log_decay", column);
     p.dgain = view(dgain, "gradient of input_gain", column);
-    require((p.dquery.strides[3] == 1 && p.dkey.strides[3] == 1) || p.key_dim == 1,
-            "the last axis of a key gradient is not contiguous");
-    require(p.dvalue.strides[3] == 1 || p.value_dim == 1, "the last axis of the value gradient is not contiguous");
     require(bool(gain) == bool(dgain) && bool(skip) == bool(dskip) && bool(initial_state) == bool(dinitial),
             "a gradient is missing for an input that is there, or the other way round");
     if (dskip) p.dskip = dense(*dskip, "gradient of skip", {p.batch, p.heads});
