@@ -1,0 +1,6 @@
+"""Results to figures, tables and a page."""
+
+from lengthen.reporting.tabulation import Table, bucket_table, positions_table, survey_table, table
+from lengthen.reporting.writing import write_report
+
+__all__ = ["Table", "bucket_table", "positions_table", "survey_table", "table", "write_report"]

@@ -1,0 +1,56 @@
+"""Numbers as a reader wants them."""
+
+from __future__ import annotations
+
+import math
+
+NONE = "–"
+"""Stands where a number was not measured or is not finite."""
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A few significant digits, thousands with separators, powers of ten beyond 0.001 and a million."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    if value and not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.{max(digits - 2, 0)}e}".replace("e-0", "e-").replace("e+0", "e")
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:#.{digits}g}".rstrip(".")
+
+
+def with_error(value: float | None, stderr: float | None) -> str:
+    """A mean with its standard error, both to the error's second digit."""
+    if value is None or stderr is None or not (math.isfinite(value) and math.isfinite(stderr)):
+        return number(value)
+    if not 1e-3 <= abs(value) < 1e6 or stderr <= 0:
+        return f"{number(value)} ± {number(stderr, 2)}"
+    decimals = min(max(0, 1 - math.floor(math.log10(stderr))), max(0, 3 - math.floor(math.log10(abs(value)))))
+    return f"{value:,.{decimals}f} ± {stderr:,.{decimals}f}"
+
+
+def ratio(value: float | None) -> str:
+    """A ratio: three decimals below ten, three digits above."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    return f"{value:.3f}" if abs(value) < 10 else number(value)
+
+
+def change(log_ratio: float, stderr: float) -> str:
+    """A ratio given by its logarithm, as a change in percent with its standard error."""
+    share, error = 100 * math.expm1(min(log_ratio, 700)), 100 * perplexity_of(log_ratio) * stderr
+    if not math.isfinite(share):
+        return NONE
+    if not math.isfinite(error):
+        return f"{share:+,.1f} %"
+    return f"{share:+,.1f} ± {error:,.1f} %" if abs(share) < 1000 else f"{share:+,.0f} ± {error:,.0f} %"
+
+
+def short(value: float | None) -> str:
+    """Two significant digits at most, such as an error and its tolerance."""
+    return NONE if value is None or not math.isfinite(value) else f"{value:.2g}".replace("e-0", "e-")
+
+
+def perplexity_of(loss: float) -> float:
+    """exp(loss), infinite where that overflows."""
+    return math.exp(loss) if loss < 700 else math.inf if loss == loss else math.nan

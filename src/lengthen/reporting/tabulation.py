@@ -1,0 +1,152 @@
+"""Results as tables of plain strings, the same for the page and a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import singledispatch
+
+from lengthen.reporting.numbers import change, number, perplexity_of, ratio, short, with_error
+from lengthen.reporting.run_folder import arm_label
+from lengthen.results import CheckResult, Demonstration, Diagnosis, Result, TrainingRecord
+
+CARRIES = {"runs", "state-carried", "segments", "token-by-token", "random-state"}
+"""The checks that a model whose state is carried must pass."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of strings. texts: the columns that hold words, to be set left; all others hold numbers.
+
+    note: what a reader must know to read it. caveat: what it must not be taken for.
+    """
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    texts: frozenset[int] = field(default=frozenset({0}))
+    note: str = ""
+    caveat: str = ""
+
+
+@singledispatch
+def table(result: Result) -> Table:
+    """The one table that says what a result found. Raises TypeError for a result that has none."""
+    raise TypeError(f"There is no table for {type(result).__name__}.")
+
+
+@table.register
+def _(result: Demonstration) -> Table:
+    low, high = 32 * result.train_context, 64 * result.train_context
+    rows = [
+        [
+            arm_label(name),
+            number(arm.in_context),
+            with_error(arm.far, arm.stderr),
+            number(arm.own_reset),
+            ratio(arm.far_over_reset),
+            ratio(arm.far / arm.control_reset if arm.control_reset else math.nan),
+        ]
+        for name, arm in result.arms.items()
+    ]
+    columns = ["arm", "in context", "far", "own reset", "far / before reset", "far / control reset"]
+    note = (
+        f"Perplexities. In context: positions below {result.train_context:,} from a zero state; far: positions {low:,} "
+        f"to {high:,} with the state carried, ± its standard error. Reset baselines read the same tokens with the "
+        "state zeroed every training context: with the arm's own weights, with those from before post-training, and "
+        f"with the control's, the fair yardstick for being better than resetting."
+    )
+    return Table("Perplexity by arm", columns, rows, note=note, caveat=result.caveat)
+
+
+@table.register
+def _(result: Diagnosis) -> Table:
+    return positions_table({result.model: result})
+
+
+@table.register
+def _(result: TrainingRecord) -> Table:
+    return trainings_table({result.intervention: result})
+
+
+@table.register
+def _(result: CheckResult) -> Table:
+    rows = [
+        [c.name, "passed" if c.passed else "FAILED", short(c.value), short(c.tolerance), c.meaning]
+        for c in result.checks
+    ]
+    title = f"{result.model} ({result.family}): {'passed' if result.passed else 'FAILED'}"
+    return Table(title, ["check", "", "value", "tolerance", "what a failure would do"], rows, frozenset({0, 1, 4}))
+
+
+def positions_table(diagnoses: Mapping[str, Diagnosis]) -> Table:
+    """Perplexity at the positions asked for, a row per diagnosis."""
+    positions = sorted({p.position for d in diagnoses.values() for p in d.positions})
+    rows = []
+    for name, d in diagnoses.items():
+        found = {p.position: with_error(p.perplexity, p.stderr) for p in d.positions}
+        far = None if d.far is None or not d.own_reset else d.far / d.own_reset
+        point = f"{d.break_point:,}" if d.break_point is not None else "none" if d.fails is False else number(None)
+        rows.append([name, number(d.in_context), *(found.get(p, number(None)) for p in positions), ratio(far), point])
+    columns = ["model", "in context", *(f"at {p:,}" for p in positions), "far / own reset", "break point"]
+    note = (
+        "Perplexity with the state carried, ± its standard error: in context, over positions below the training context; "
+        "at a position, over the eighth before it. Far / own reset: over positions 32 to 64 training contexts, against the same weights with the "
+        "state zeroed every training context."
+    )
+    return Table("Perplexity at chosen positions", columns, rows, note=note)
+
+
+def bucket_table(diagnosis: Diagnosis) -> Table:
+    """Perplexity over each range of positions, carried and reset, with the paired excess."""
+    rows = [
+        [
+            f"{b.start:,} to {b.end:,}",
+            with_error(perplexity_of(b.loss), perplexity_of(b.loss) * b.stderr),
+            with_error(perplexity_of(b.own_reset_loss), perplexity_of(b.own_reset_loss) * b.own_reset_stderr),
+            change(b.excess, b.excess_stderr),
+        ]
+        for b in diagnosis.buckets
+    ]
+    note = (
+        f"{diagnosis.n} sequences, ± the standard error over them. Excess: carried over reset, on the same sequences."
+    )
+    return Table("Ranges of positions", ["positions", "carried", "own reset", "excess"], rows, note=note)
+
+
+def trainings_table(records: Mapping[str, TrainingRecord]) -> Table:
+    """What each training run did, a row per run."""
+    rows = [
+        [
+            name,
+            r.intervention,
+            f"{r.steps:,}",
+            f"{r.rows:,} × {r.train_context:,}",
+            f"{r.learning_rate:g}",
+            number(last_loss(r)),
+            f"{r.seconds:,.0f} s",
+        ]
+        for name, r in records.items()
+    ]
+    columns = ["run", "initial states", "steps", "windows a step", "peak learning rate", "last loss", "time"]
+    note = "Windows a step: their number × their positions. Last loss: the mean over the last tenth of the steps, in nats a token."
+    return Table("Training runs", columns, rows, frozenset({0, 1}), note)
+
+
+def survey_table(checks: Sequence[CheckResult]) -> Table:
+    """Several models' checks, a row per model, the failed ones named."""
+    rows = []
+    for result in checks:
+        failed = [c.name for c in result.checks if not c.passed]
+        carried = "no" if CARRIES & set(failed) else "yes"
+        passed = "passed" if result.passed else "FAILED"
+        rows.append([result.model, result.family, passed, carried, ", ".join(failed) or "none"])
+    columns = ["model", "family", "", "state carried", "failed checks"]
+    return Table("Models", columns, rows, frozenset(range(len(columns))))
+
+
+def last_loss(record: TrainingRecord) -> float | None:
+    """Mean loss over the last tenth of the steps."""
+    tail = record.losses[-max(1, len(record.losses) // 10) :]
+    return sum(tail) / len(tail) if tail else None

@@ -1,0 +1,66 @@
+"""write_report(): a run folder's results to its page and figures."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from pathlib import Path
+
+import altair as alt
+import vl_convert
+
+from lengthen.errors import InputError
+from lengthen.reporting.figures import Figure, figures
+from lengthen.reporting.page import page
+from lengthen.reporting.palette import LIGHT, chart_config
+from lengthen.reporting.run_folder import read_run
+from lengthen.results import write_text
+
+VEGA_LITE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+PNG_SCALE = 2
+
+
+def write_report(folder: str | Path) -> Path:
+    """Writes figures/*.png, figures/*.svg and report.html from results/*.json, and returns the page's path.
+
+    The page is one file that needs neither network nor server. Raises InputError where the folder holds no results, one
+    of them is damaged, or the folder cannot be written.
+    """
+    folder = Path(folder)
+    findings = read_run(folder)
+    made = figures(findings)
+    for figure in made:
+        draw(figure, folder / "figures")
+    return write_text(folder / "report.html", page(findings, made, chart_script()))
+
+
+def draw(figure: Figure, folder: Path) -> None:
+    """Writes one figure as PNG (two pixels a point) and SVG, on white."""
+    config = chart_config(LIGHT, figure.series, legend=True)
+    no_network: list[str] = []
+    png = vl_convert.vegalite_to_png(
+        figure.spec, vl_version=VEGA_LITE, config=config, scale=PNG_SCALE, allowed_base_urls=no_network
+    )
+    svg = vl_convert.vegalite_to_svg(figure.spec, vl_version=VEGA_LITE, config=config, allowed_base_urls=no_network)
+    _write_bytes(folder / f"{figure.name}.png", png)
+    write_text(folder / f"{figure.name}.svg", svg + "\n")
+
+
+@functools.cache
+def chart_script() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script."""
+    # Its stub asks for the snippet that it does without.
+    return vl_convert.javascript_bundle(vl_version=VEGA_LITE)  # type: ignore[call-arg]
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise InputError(f"{path} cannot be written ({error.strerror or error}); choose another --out.") from None
