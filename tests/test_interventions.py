@@ -105,13 +105,18 @@ def test_random_noise_has_its_std_leaves_windows_and_maxima_alone_and_is_keyed_o
         assert not torch.equal(other.tensors["l"]["h"], one.tensors["l"]["h"])
 
 
-def test_relative_noise_follows_the_final_states():
+def test_relative_noise_is_measured_on_the_first_step_alone():
+    """Later final states hold the noise itself: measuring them would let it grow without bound."""
     noise = RandomNoise(std=10.0, relative=True)
     assert noise.initial_state(rows(range(4)), zero(4)) is None
-    noise.observe(
-        rows(range(4)), zero(4).map(lambda t, _: torch.randn(t.shape, generator=torch.Generator().manual_seed(0)) * 0.2)
-    )
-    assert abs(noise.initial_state(rows(range(4), step=1), zero(4)).tensors["l"]["h"].std() - 2.0) < 0.1
+    for step, size in enumerate((0.2, 50.0, 50.0)):
+        generator = torch.Generator().manual_seed(step)
+        noise.observe(
+            rows(range(4), step=step),
+            zero(4).map(lambda t, _, g=generator, s=size: torch.randn(t.shape, generator=g) * s),
+        )
+        given = noise.initial_state(rows(range(4), step=step + 1), zero(4))
+        assert abs(given.tensors["l"]["h"].std() - 2.0) < 0.1
 
 
 def final_states(step, n=16):
@@ -206,15 +211,32 @@ def test_provenance_counts_the_age_of_a_chain():
 
 
 @pytest.mark.parametrize(
-    "name, settings, match",
+    "text, match",
     [
-        ("noise", {}, "choose one of"),
-        ("state-passing", {"std": 1}, "settings"),
-        ("random-noise", {"std": 0}, "above 0"),
-        ("fitted-noise", {"momentum": 1.0}, "momentum"),
-        ("state-passing", {"zero_fraction": 2}, "zero_fraction"),
+        ("noise", "choose one of"),
+        ("state-passing:std=1", "settings"),
+        ("state-passing:zero_fraction", "no value"),
+        ("random-noise:std=0", "above 0"),
+        ("fitted-noise:momentum=1.0", "momentum"),
+        ("state-passing:zero_fraction=2", "zero_fraction"),
     ],
 )
-def test_bad_settings_are_a_sentence(name, settings, match):
+def test_bad_settings_are_a_sentence(text, match):
     with pytest.raises(InputError, match=match):
-        intervention_named(name, **settings)
+        intervention_named(text)
+
+
+def test_settings_from_text():
+    assert intervention_named("state-passing:zero_fraction=0.5,window_state=true").describe() == {
+        "name": "state-passing",
+        "zero_fraction": 0.5,
+        "p_zero": 0.0,
+        "window_state": True,
+        "seed": 0,
+    }
+    assert intervention_named("random-noise").describe() == {
+        "name": "random-noise",
+        "std": 10.0,
+        "relative": True,
+        "seed": 0,
+    }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,8 +68,7 @@ def demo(*, common: Common = DEFAULTS) -> int:
     from lengthen.demonstration import demo as run
 
     out = common.out or Path("lengthen-demo")
-    _open(out, "demo", common)
-    with _Progress(common) as progress:
+    with _run_folder(out, "demo", common), _Progress(common) as progress:
         result = run(seed=common.seed, out=out, progress=progress.stage)
     _show(result, common, out)
     return OK
@@ -91,19 +91,18 @@ def check(*models: str, as_is: Annotated[bool, Parameter(negative="")] = False, 
 
     if not models and not as_is:
         raise InputError("No model was given; name a directory or hub name, or use --as-is for a survey.")
-    if common.out is not None:
-        _open(common.out, "check", common)
     results: list[CheckResult] = []
-    if not models:
-        results = survey(seed=common.seed)
-    for name in models:
-        model = load_library_model(name, dtype=common.dtype, device=_device(common))
-        judge = check_library_path if as_is else run
-        results.append(judge(model, name=name, seed=common.seed))
-    if common.out is not None:
-        for i, result in enumerate(results):
-            result.save(common.out / "results" / (f"check-{i}.json" if len(results) > 1 else "check.json"))
-        _report(common.out)
+    with _run_folder(common.out, "check", common):
+        if not models:
+            results = survey(seed=common.seed)
+        for name in models:
+            model = load_library_model(name, dtype=common.dtype, device=_device(common))
+            judge = check_library_path if as_is else run
+            results.append(judge(model, name=name, seed=common.seed))
+        if common.out is not None:
+            for i, result in enumerate(results):
+                result.save(common.out / "results" / (f"check-{i}.json" if len(results) > 1 else "check.json"))
+            _report(common.out)
     if common.json:
         _print_json({"models": [r.to_json() for r in results]} if as_is else results[0].to_json())
     elif as_is:
@@ -153,12 +152,9 @@ def diagnose(
     from lengthen.diagnosis.diagnosing import FIELD_POSITIONS
     from lengthen.models import load, tokenizer_for
 
-    if common.out is not None:
-        _open(common.out, "diagnose", common)
-    loaded = load(model, dtype=common.dtype, device=_device(common))
-    with _Progress(common) as progress:
+    with _run_folder(common.out, "diagnose", common), _Progress(common) as progress:
         result = run(
-            loaded,
+            load(model, dtype=common.dtype, device=_device(common)),
             data,
             train_context=train_context,
             max_length=max_length,
@@ -171,9 +167,9 @@ def diagnose(
             name=model,
             progress=progress.single("diagnose"),
         )
-    if common.out is not None:
-        result.save(common.out / "results" / "diagnosis.json")
-        _report(common.out)
+        if common.out is not None:
+            result.save(common.out / "results" / "diagnosis.json")
+            _report(common.out)
     _show(result, common, common.out)
     return OK
 
@@ -203,7 +199,8 @@ def post_train(
     data: Training text: a file, a directory, or hub:OWNER/NAME.
     train_context: Positions of a training window.
     steps: Optimiser steps.
-    intervention: state-passing, tbptt, fitted-noise, random-noise, or zero (the control).
+    intervention: state-passing, tbptt, fitted-noise, random-noise, or zero (the control); settings after a colon, as in
+        state-passing:zero_fraction=0.5.
     rows: Windows a step, over all processes.
     learning_rate: The peak; a tenth of pre-training's is the usual choice.
     warmup: Steps until the peak.
@@ -216,11 +213,9 @@ def post_train(
 
     out = common.out or Path("lengthen-post-train")
     _check_steps(steps, train_context)
-    loaded = load(model, dtype=common.dtype, device=_device(common))
-    _open(out, "post-train", common)
-    with _Progress(common) as progress:
+    with _run_folder(out, "post-train", common), _Progress(common) as progress:
         result = run(
-            loaded,
+            load(model, dtype=common.dtype, device=_device(common)),
             data,
             train_context=train_context,
             steps=steps,
@@ -235,7 +230,7 @@ def post_train(
             config=training,
             progress=progress.single(intervention),
         )
-    _report(out)
+        _report(out)
     _show(result, common, out)
     return OK
 
@@ -293,8 +288,7 @@ def pretrain(
         groups=groups,
         decay_range=decay_range,
     )
-    _open(out, "pretrain", common)
-    with _Progress(common) as progress:
+    with _run_folder(out, "pretrain", common), _Progress(common) as progress:
         _, result = run(
             data if data is not None else bundled_plays()[0],
             train_context=train_context,
@@ -309,7 +303,7 @@ def pretrain(
             config=training,
             progress=progress.single("pretrain"),
         )
-    _report(out)
+        _report(out)
     _show(result, common, out)
     return OK
 
@@ -445,12 +439,20 @@ def _check_steps(steps: int, train_context: int) -> None:
         raise InputError(f"The training context is {train_context}; give at least 1 position.")
 
 
-def _open(out: Path, command: str, common: Common) -> None:
-    """Makes sure that the run folder can be written before any work, and says in run.json what runs there."""
+@contextmanager
+def _run_folder(out: Path | None, command: str, common: Common) -> Iterator[None]:
+    """Makes sure that the run folder can be written before any work, and says in run.json what runs there.
+
+    Where the input turns out to be bad before anything else was written, no trace stays.
+    """
     import json
 
     from lengthen.results import SCHEMA_VERSION, versions, write_text
 
+    if out is None:
+        yield
+        return
+    fresh = not out.exists()
     document = {
         "schema_version": SCHEMA_VERSION,
         "command": command,
@@ -459,6 +461,13 @@ def _open(out: Path, command: str, common: Common) -> None:
         "versions": versions(),
     }
     write_text(out / "run.json", json.dumps(document, indent=1) + "\n")
+    try:
+        yield
+    except InputError:
+        if fresh and [p.name for p in out.iterdir()] == ["run.json"]:
+            (out / "run.json").unlink()
+            out.rmdir()
+        raise
 
 
 def _report(out: Path) -> None:

@@ -118,8 +118,8 @@ class Zero(Intervention):
 class RandomNoise(Intervention):
     """Independent N(0, std^2) in every recurrent entry where noise may stand; windows start at zero.
 
-    std: of the noise. relative=True: std counts in units of the mean standard deviation of the final states seen so
-    far (running mean, momentum 0.9), so the first step starts from zero.
+    std: of the noise. relative=True: std counts in units of the mean standard deviation (over layers and heads) of the
+    first step's final states; that step starts from zero.
     """
 
     name = "random-noise"
@@ -128,7 +128,7 @@ class RandomNoise(Intervention):
         if not std > 0:
             raise InputError(f"The noise's std is {std}; give a number above 0.")
         self.std, self.relative, self.seed = std, relative, seed
-        self._moments = Moments(0.9) if relative else None
+        self._moments = Moments(0.0) if relative else None
 
     def initial_state(self, rows: Rows, zero: RecurrentState) -> RecurrentState | None:
         scale = self.std
@@ -142,7 +142,8 @@ class RandomNoise(Intervention):
         return zero.map_named(lambda layer, name, t, spec: draws[layer, name] * scale if _noisy(spec) else t)
 
     def observe(self, rows: Rows, final_state: RecurrentState) -> None:
-        if self._moments is not None:
+        # Later final states hold the noise itself: measuring them would let it grow from step to step.
+        if self._moments is not None and self._moments.mean is None:
             self._moments.add(final_state, rows.step)
 
     def save(self, directory: str | Path) -> None:
@@ -485,12 +486,34 @@ def _keep(bank: StateBank, rows: Rows, final_state: RecurrentState) -> None:
 INTERVENTIONS = ("state-passing", "tbptt", "fitted-noise", "random-noise", "zero")
 
 
-def intervention_named(name: str, **settings: Any) -> Intervention:
-    """An intervention by its name on the command line, with its settings. Raises InputError for an unknown one."""
+def intervention_named(text: str) -> Intervention:
+    """An intervention by its name on the command line: NAME or NAME:setting=value,setting=value.
+
+    random-noise without settings has ten times the standard deviation of ordinary final states. Raises InputError for
+    an unknown name or setting.
+    """
     makers = {c.name: c for c in (StatePassing, TBPTT, FittedNoise, RandomNoise, Zero)}
+    name, _, rest = text.partition(":")
     if name not in makers:
         raise InputError(f"There is no intervention {name!r}; choose one of {', '.join(INTERVENTIONS)}.")
+    settings: dict[str, Any] = {"std": 10.0, "relative": True} if text == "random-noise" else {}
+    for item in filter(None, rest.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise InputError(f"The setting {item!r} of {name} has no value; write {key}=VALUE.")
+        settings[key.strip()] = _value(value.strip())
     try:
         return makers[name](**settings)
     except TypeError as error:
         raise InputError(f"The intervention {name} does not take these settings: {error}.") from None
+
+
+def _value(text: str) -> bool | int | float | str:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -8,12 +8,12 @@ import tempfile
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import nn
-from transformers import TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from lengthen.data import Corpus, LaneWindows, ShuffledWindows, Windows
 from lengthen.errors import InputError
@@ -51,10 +51,16 @@ def wants_lanes(intervention: Intervention) -> bool:
 
 
 def windows_for(corpus: Corpus, intervention: Intervention, *, context: int, lanes: int, seed: int) -> Windows:
-    """Windows in lanes where the intervention continues documents, shuffled ones elsewhere; this process's share."""
+    """Windows in lanes where the intervention continues documents, shuffled ones elsewhere; this process's share.
+
+    Where there are fewer documents than lanes, documents are cut into sections, each of which starts from zero.
+    """
     rank, world = process_share()
-    kind = LaneWindows if wants_lanes(intervention) else ShuffledWindows
-    return kind(corpus, context=context, lanes=lanes, seed=seed, rank=rank, world_size=world)
+    if not wants_lanes(intervention):
+        return ShuffledWindows(corpus, context=context, lanes=lanes, seed=seed, rank=rank, world_size=world)
+    if corpus.documents < lanes:  # a few long documents: cut them, so that every lane has one
+        corpus = corpus.sections(context * max(1, int(corpus.inputs.sum()) // (lanes * context)))
+    return LaneWindows(corpus, context=context, lanes=lanes, seed=seed, rank=rank, world_size=world)
 
 
 def run_training(
@@ -82,7 +88,8 @@ def run_training(
     folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="lengthen-"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        arguments = _arguments(optimisation, folder, seed)
+        on_cpu = next(model.parameters()).device.type == "cpu"
+        arguments = _arguments(optimisation, folder, seed, on_cpu)
         own = [*callbacks]
         if out is not None:
             own.append(MetricsFile(folder / "metrics.jsonl"))
@@ -90,6 +97,7 @@ def run_training(
             own.append(StepProgress(progress))
         with _quiet():
             trainer = StateTrainer(model, windows, intervention, arguments, callbacks=own)
+            trainer.remove_callback(PrinterCallback)
             began = time.perf_counter()
             trainer.train()
             seconds = time.perf_counter() - began
@@ -109,13 +117,8 @@ def run_training(
             model=name or type(library_model(model)).__name__,
             out=str(out) if out is not None else "",
             configuration={
+                **asdict(optimisation),
                 "intervention": intervention.describe(),
-                "warmup": optimisation.warmup,
-                "final_share": optimisation.final_share,
-                "weight_decay": optimisation.weight_decay,
-                "clip": optimisation.clip,
-                "accumulation": optimisation.accumulation,
-                "config": dict(optimisation.config),
                 "data": corpus.fingerprint,
             },
             versions=versions(),
@@ -130,7 +133,7 @@ def run_training(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _arguments(optimisation: Optimisation, folder: Path, seed: int) -> TrainingArguments:
+def _arguments(optimisation: Optimisation, folder: Path, seed: int, on_cpu: bool) -> TrainingArguments:
     _, world = process_share()
     share = world * optimisation.accumulation
     if optimisation.rows % share:
@@ -152,6 +155,7 @@ def _arguments(optimisation: Optimisation, folder: Path, seed: int) -> TrainingA
         "adam_beta2": 0.95,
         "max_grad_norm": optimisation.clip,
         "seed": seed,
+        "use_cpu": on_cpu,
         "logging_steps": 10,
         "save_strategy": "no",
         "report_to": "none",

@@ -82,6 +82,12 @@ class StateTrainer(Trainer):
             loss = loss * self.accelerator.num_processes
         return (loss, output) if return_outputs else loss
 
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """Weight decay is for matrices: not for the recurrence's own parameters (decays, steps, skips), norms, biases."""
+        matrices = {name for name, parameter in model.named_parameters() if parameter.dim() > 1}
+        names = super().get_decay_parameter_names(model)
+        return [n for n in names if n in matrices and not n.endswith(("A_log", ".D", "dt_bias"))]
+
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """A micro-batch; notes the loss of each whole step."""
         loss = super().training_step(model, inputs, num_items_in_batch)

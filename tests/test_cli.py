@@ -1,0 +1,269 @@
+"""The commands as a user types them: results as JSON, one sentence for bad input, exit codes, nothing half-written."""
+
+import json
+
+import pytest
+
+from lengthen.cli import main
+from tests.conftest import tiny_mamba2
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    tiny_mamba2(n_groups=2).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    from lengthen.data import bundled_plays
+
+    path = tmp_path_factory.mktemp("text") / "plays.txt"
+    path.write_text("".join(d.text for d in bundled_plays()[1])[:300_000])
+    return path
+
+
+def run(capsys, *arguments):
+    """(exit code, standard output, standard error)"""
+    with pytest.raises(SystemExit) as exit_:
+        main([str(a) for a in arguments])
+    captured = capsys.readouterr()
+    return exit_.value.code, captured.out, captured.err
+
+
+def test_check(capsys, model, tmp_path):
+    code, out, err = run(capsys, "check", model, "--json", "--out", tmp_path / "run")
+    found = json.loads(out)
+    assert code == 0 and found["passed"] and found["family"] == "mamba2" and err == ""
+    assert set(found["checks"][0]) == {"name", "passed", "value", "tolerance", "meaning"}
+    assert (tmp_path / "run" / "report.html").exists() and (tmp_path / "run" / "run.json").exists()
+
+
+def test_check_in_words(capsys, model):
+    code, out, _ = run(capsys, "check", model)
+    assert code == 0 and "passed" in out and "token-by-token" in out
+
+
+def test_check_as_is_tells_what_the_library_does(capsys, model):
+    code, out, _ = run(capsys, "check", "--as-is", model, "--json")
+    found = json.loads(out)["models"][0]
+    assert code == 3 and {c["name"] for c in found["checks"] if not c["passed"]} >= {
+        "gradient-checkpointing",
+        "packed-rows",
+    }
+
+
+def test_diagnose(capsys, model, text, tmp_path):
+    code, out, err = run(
+        capsys,
+        "diagnose",
+        model,
+        "--data",
+        text,
+        "--train-context",
+        32,
+        "--max-length",
+        1024,
+        "--positions",
+        100,
+        1000,
+        "--json",
+        "--out",
+        tmp_path / "run",
+    )
+    found = json.loads(out)
+    assert code == 0 and found["n"] == 16 and found["buckets"][-1]["end"] == 1024 and err == ""
+    assert [p["position"] for p in found["positions"]] == [100, 1000]
+    assert json.loads((tmp_path / "run" / "results" / "diagnosis.json").read_text())["verdict"] == found["verdict"]
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+@pytest.mark.parametrize("intervention", ["state-passing", "tbptt", "fitted-noise", "random-noise", "zero"])
+def test_post_train(capsys, model, text, tmp_path, intervention):
+    out = tmp_path / "run"
+    code, printed, _ = run(
+        capsys,
+        "post-train",
+        model,
+        "--data",
+        text,
+        "--train-context",
+        32,
+        "--steps",
+        3,
+        "--intervention",
+        intervention,
+        "--out",
+        out,
+        "--json",
+    )
+    assert code == 0 and len(json.loads(printed)["losses"]) == 3
+    assert {"run.json", "metrics.jsonl", "results", "model", "report.html", "figures"} <= {
+        p.name for p in out.iterdir()
+    }
+    assert run(capsys, "check", out / "model")[0] == 0
+
+
+def test_pretrain_and_report(capsys, tmp_path):
+    out = tmp_path / "run"
+    arguments = [
+        "--steps",
+        3,
+        "--width",
+        32,
+        "--head-dim",
+        16,
+        "--state-size",
+        8,
+        "--layers",
+        1,
+        "--decay-range",
+        0.01,
+        0.1,
+    ]
+    assert run(capsys, "pretrain", *arguments, "--out", out, "--json")[0] == 0
+    (out / "report.html").unlink()
+    assert run(capsys, "report", out)[0] == 0 and (out / "report.html").exists()
+
+
+def test_options_from_a_file(capsys, model, text, tmp_path):
+    config = tmp_path / "options.yaml"
+    config.write_text("train-context: 32\nsteps: 4\nrows: 8\ntraining:\n  logging_steps: 2\n  adam_beta2: 0.99\n")
+    code, printed, _ = run(
+        capsys,
+        "post-train",
+        model,
+        "--data",
+        text,
+        "--config",
+        config,
+        "--steps",
+        2,
+        "--out",
+        tmp_path / "run",
+        "--json",
+    )
+    found = json.loads(printed)
+    assert code == 0 and found["steps"] == 2 and found["rows"] == 8  # what is typed wins over the file
+    assert found["configuration"]["config"] == {"logging_steps": 2, "adam_beta2": 0.99}
+
+
+def test_families(capsys):
+    code, out, _ = run(capsys, "families")
+    assert code == 0 and "mamba2" in out and "Mamba2Mixer" in out
+
+
+def files(folder):
+    return sorted(str(p) for p in folder.rglob("*"))
+
+
+def spoiled(tmp_path, kind):
+    path = tmp_path / "text.txt"
+    path.write_bytes({"empty": b"", "short": b"abc", "bytes": b"fine so far \xff\xfe and more" * 100}[kind])
+    return path
+
+
+BAD = {
+    "missing model": (["diagnose", "{tmp}/nothing", "--data", "{text}", "--train-context", "32"], "does not exist"),
+    "missing text": (["diagnose", "{model}", "--data", "{tmp}/nothing.txt", "--train-context", "32"], "nothing.txt"),
+    "short text": (["diagnose", "{model}", "--data", "{short}", "--train-context", "32"], "longest document"),
+    "empty text": (["diagnose", "{model}", "--data", "{empty}", "--train-context", "32"], "empty"),
+    "not UTF-8": (
+        ["post-train", "{model}", "--data", "{bytes}", "--train-context", "32", "--out", "{tmp}/run"],
+        "UTF-8",
+    ),
+    "T of 0": (["diagnose", "{model}", "--data", "{text}", "--train-context", "0"], "training context is 0"),
+    "T of 0 in training": (
+        ["post-train", "{model}", "--data", "{text}", "--train-context", "0", "--out", "{tmp}/run"],
+        "training context is 0",
+    ),
+    "steps of 0": (
+        ["post-train", "{model}", "--data", "{text}", "--train-context", "32", "--steps", "0", "--out", "{tmp}/run"],
+        "steps is 0",
+    ),
+    "L below T": (
+        ["diagnose", "{model}", "--data", "{text}", "--train-context", "64", "--max-length", "32"],
+        "below the training context",
+    ),
+    "no such intervention": (
+        [
+            "post-train",
+            "{model}",
+            "--data",
+            "{text}",
+            "--train-context",
+            "32",
+            "--intervention",
+            "magic",
+            "--out",
+            "{tmp}/run",
+        ],
+        "choose one of",
+    ),
+    "unwritable out": (
+        ["diagnose", "{model}", "--data", "{text}", "--train-context", "32", "--out", "{text}/run"],
+        "--out",
+    ),
+    "unwritable out of the demo": (["demo", "--out", "{text}/run"], "--out"),
+    "unknown command": (["diagnoze"], "diagnoze"),
+    "unknown option": (["check", "{model}", "--no-such-option", "1"], "no-such-option"),
+    "missing option": (["diagnose", "{model}", "--data", "{text}"], "train-context"),
+    "not a number": (["diagnose", "{model}", "--data", "{text}", "--train-context", "many"], "many"),
+    "no model": (["check"], "No model was given"),
+    "no such device": (["check", "{model}", "--device", "cuda:99"], "cuda:99"),
+    "no such dtype": (["check", "{model}", "--dtype", "float8"], "float8"),
+    "no threads": (["check", "{model}", "--threads", "0"], "threads"),
+    "missing configuration": (["check", "{model}", "--config", "{tmp}/nothing.yaml"], "nothing.yaml"),
+    "no run": (["report", "{tmp}/nothing"], "nothing"),
+    "tokenizer of another model": (["diagnose", "{small}", "--data", "{text}", "--train-context", "32"], "vocabulary"),
+    "no recurrence": (["check", "{transformer}"], "no recurrent layer"),
+    "corrupt weights": (["check", "{corrupt}"], "cannot be loaded"),
+}
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("others")
+    tiny_mamba2(vocab_size=64).save_pretrained(folder / "small")
+    config = LlamaConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=256
+    )
+    LlamaForCausalLM(config).save_pretrained(folder / "transformer")
+    tiny_mamba2().save_pretrained(folder / "corrupt")
+    weights = folder / "corrupt" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:3000])
+    return folder
+
+
+@pytest.mark.parametrize("name", list(BAD))
+def test_bad_input_is_one_sentence_and_leaves_nothing_behind(capsys, tmp_path, model, text, others, name):
+    arguments, match = BAD[name]
+    places = {"tmp": tmp_path, "model": model, "text": text}
+    places |= {n: others / n for n in ("small", "transformer", "corrupt")}
+    places |= dict.fromkeys(("empty", "short", "bytes"), "")
+    for kind in ("empty", "short", "bytes"):
+        if any("{" + kind + "}" in a for a in arguments):
+            places[kind] = spoiled(tmp_path, kind)
+    before = files(tmp_path)
+    code, out, err = run(capsys, *(a.format(**places) for a in arguments))
+    assert code == 2, (out, err)
+    assert match in err and out == ""
+    assert err.startswith("lengthen: ") and err.count("\n") == 1 and "Traceback" not in err, err
+    assert files(tmp_path) == before
+
+
+def test_debug_shows_the_traceback(capsys, tmp_path):
+    code, _, err = run(capsys, "check", tmp_path / "nothing", "--debug")
+    assert code == 2 and "Traceback" in err
+
+
+def test_a_state_of_another_model_is_named(tmp_path):
+    from lengthen import RecurrentState, wrap, zero_state
+    from lengthen.errors import InputError
+
+    zero_state(wrap(tiny_mamba2(state_size=8)), 1).save(tmp_path / "state.safetensors")
+    with pytest.raises(InputError, match="another model"):
+        RecurrentState.load(tmp_path / "state.safetensors").require_layout(zero_state(wrap(tiny_mamba2()), 1))
