@@ -116,6 +116,13 @@ def test_another_tokenizer_is_another_cache_entry(
     load_corpus(path, tokenizer, cache=tmp_path / "cache")
     assert load_corpus(path, cache=tmp_path / "cache").values.size == 1000
     assert load_corpus(path, tokenizer, cache=tmp_path / "cache").values.size < 1000
+    # Two that differ in nothing but the order of their vocabulary.
+    letters = sorted(set(text[:1000]) - {"a"})
+    for order in (letters, letters[::-1]):
+        other = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
+        other.add_tokens(["a", *order])
+        expected = other(text[:1000])["input_ids"]
+        assert load_corpus(path, other, cache=tmp_path / "cache").values.tolist() == expected
 
 
 def test_tokens_beyond_the_vocabularys_size_fit(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -6,6 +6,7 @@ from lengthen.data.evaluation import evaluation_layout, evaluation_sequences
 from lengthen.data.lanes import LaneWindows
 from lengthen.data.loading import load_corpus
 from lengthen.data.plays import bundled_plays
+from lengthen.data.sequences import HeldOutSequences
 from lengthen.data.shuffled import ShuffledWindows
 from lengthen.data.windows import Batch, Windows
 
@@ -13,6 +14,7 @@ __all__ = [
     "Batch",
     "Corpus",
     "Document",
+    "HeldOutSequences",
     "LaneWindows",
     "ShuffledWindows",
     "Windows",
