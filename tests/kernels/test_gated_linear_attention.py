@@ -43,7 +43,7 @@ def make(batch: int, positions: int, heads: int, key_dim: int, value_dim: int, *
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("positions", [1, 2, 63, 64, 65, 130])
+@pytest.mark.parametrize("positions", [1, 2, 64, 127, 128, 129, 260])
 @pytest.mark.parametrize("bonus", [False, True])
 def test_agrees_with_the_definition(form: str, positions: int, bonus: bool) -> None:
     inputs = make(2, positions, 2, 6, 21, bonus=bonus)
@@ -142,14 +142,14 @@ def test_the_definition_is_differentiated_rightly() -> None:
 
 
 def test_float64_stays_float64() -> None:
-    inputs = {name: tensor.double() for name, tensor in make(2, 70, 2, 6, 4, bonus=True).items()}
+    inputs = {name: tensor.double() for name, tensor in make(2, 140, 2, 6, 4, bonus=True).items()}
     actual = assert_agrees(gated_linear_attention, gated_linear_attention_reference, inputs, 1e-12)
     assert {value.dtype for value in actual.values()} == {torch.float64}
 
 
 @pytest.mark.parametrize("form", ["torch", "avx512"])
 def test_is_a_well_formed_operator(form: str) -> None:
-    i = {name: t.clone().requires_grad_() for name, t in make(2, 70, 2, 6, 4).items()}
+    i = {name: t.clone().requires_grad_() for name, t in make(2, 140, 2, 6, 4).items()}
     arguments = (i["query"], i["key"], i["value"], i["log_decay"], i["input_gain"], None, i["initial_state"])
     with running(form):
         torch.library.opcheck(torch.ops.lengthen.gated_linear_attention, (*arguments, torch.float32, True))

@@ -2,6 +2,7 @@
 
 from lengthen.kernels.cross_entropy import linear_cross_entropy, linear_cross_entropy_reference
 from lengthen.kernels.gated_linear_attention import gated_linear_attention, gated_linear_attention_reference
+from lengthen.kernels.linear_scan import linear_scan, linear_scan_reference
 from lengthen.kernels.selective_scan import selective_scan, selective_scan_reference
 from lengthen.kernels.short_conv import short_conv, short_conv_reference
 from lengthen.kernels.ssd import ssd, ssd_reference
@@ -12,6 +13,8 @@ __all__ = [
     "gated_linear_attention_reference",
     "linear_cross_entropy",
     "linear_cross_entropy_reference",
+    "linear_scan",
+    "linear_scan_reference",
     "selective_scan",
     "selective_scan_reference",
     "short_conv",

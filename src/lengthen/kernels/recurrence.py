@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-CHUNK = 64
+CHUNK = 128
 """Positions between the states that the forward pass keeps for the backward pass, in every form."""
 
 

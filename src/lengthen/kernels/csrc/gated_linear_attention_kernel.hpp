@@ -1,6 +1,7 @@
 // Gated linear attention for one instruction set: included once for each, inside its namespace.
-// Dims: B batch, T positions, H heads, K key dim, V value dim. One task is one head of one row. Lanes are values;
-// a block of `rows` keys times `columns` vectors of values stays in registers while a chunk of positions passes.
+// Dims: B batch, T positions, H heads, K key dim, V value dim. One task is some heads of one row, which take turns
+// at every chunk, since their inputs lie side by side. Lanes are values; a block of `rows` keys times `columns`
+// vectors of values stays in registers while a chunk of positions passes.
 
 namespace gated_linear_attention_detail {
 
@@ -15,16 +16,18 @@ struct Tiles {
     float *bonus, *dbonus;
 };
 
-INLINE void load_tile(float* out, const View& view, int64_t b, int64_t t0, int n, int64_t h, int size, int padded) {
-    for (int t = 0; t < n; ++t)
-        load_row(out + int64_t(t) * padded, view.at(b, t0 + t, h), view.element, view.strides[3], size, padded);
+// Positions t0 to t0 + n; `ahead` says how many positions on the next chunk to be read lies.
+INLINE void load_tile(float* out, const View& v, int64_t b, int64_t t0, int n, int64_t h, int size, int padded,
+                      int64_t ahead) {
+    load_rows(out, v, v.at(b, t0, h), v.strides[1], v.strides[3], n, size, padded, ahead * v.strides[1]);
 }
 
-INLINE void read_chunk(const GatedLinearAttention& s, Tiles& x, int64_t b, int64_t h, int64_t t0, int n) {
-    load_tile(x.q, s.query, b, t0, n, h, x.K, x.keys);
-    load_tile(x.key, s.key, b, t0, n, h, x.K, x.keys);
-    load_tile(x.coefficient, s.log_decay, b, t0, n, h, x.K, x.keys);
-    load_tile(x.v, s.value, b, t0, n, h, x.V, x.values);
+INLINE void read_chunk(const GatedLinearAttention& s, Tiles& x, int64_t b, int64_t h, int64_t t0, int n,
+                       int64_t ahead) {
+    load_tile(x.q, s.query, b, t0, n, h, x.K, x.keys, ahead);
+    load_tile(x.key, s.key, b, t0, n, h, x.K, x.keys, ahead);
+    load_tile(x.coefficient, s.log_decay, b, t0, n, h, x.K, x.keys, ahead);
+    load_tile(x.v, s.value, b, t0, n, h, x.V, x.values, ahead);
     for (int t = 0; t < n; ++t) {
         x.gain[t] = 1.0f;
         if (s.gain) load_row(x.gain + t, s.gain.at(b, t0 + t, h), s.gain.element, 1, 1, 1);
@@ -182,7 +185,22 @@ INLINE void store_state(float* out, const float* state, const Tiles& x) {
         std::memcpy(out + int64_t(k) * x.V, state + int64_t(k) * x.values, sizeof(float) * size_t(x.V));
 }
 
-INLINE Tiles tiles_for(const GatedLinearAttention& s, Scratch& scratch, int64_t h) {
+// Calls body(b, first head, heads) for every task.
+template <class Body>
+INLINE void over_heads(const GatedLinearAttention& s, const Body& body) {
+    const int64_t share = (s.batch * s.heads + s.threads - 1) / s.threads;
+    const int64_t group = std::min(s.heads, share), groups = (s.heads + group - 1) / group;
+    parallel_for(s.batch * groups, s.threads, [&](int64_t task) {
+        const int64_t first = task % groups * group;
+        body(task / groups, first, std::min(group, s.heads - first));
+    });
+}
+
+INLINE void load_bonus(const GatedLinearAttention& s, const Tiles& x, int64_t h) {
+    if (s.bonus) load_row(x.bonus, s.bonus.at(h), s.bonus.element, s.bonus.strides[1], x.K, x.keys);
+}
+
+INLINE Tiles tiles_for(const GatedLinearAttention& s, Scratch& scratch) {
     Tiles x{};
     x.K = int(s.K), x.V = int(s.V);
     x.keys = (x.K + W - 1) / W * W, x.values = (x.V + W - 1) / W * W;
@@ -190,7 +208,6 @@ INLINE Tiles tiles_for(const GatedLinearAttention& s, Scratch& scratch, int64_t 
     for (float** p : {&x.v, &x.y}) *p = scratch.take(s.chunk * x.values);
     x.gain = scratch.take(s.chunk);
     x.bonus = scratch.take(x.keys);
-    if (s.bonus) load_row(x.bonus, s.bonus.at(h), s.bonus.element, s.bonus.strides[1], x.K, x.keys);
     return x;
 }
 
@@ -198,18 +215,20 @@ INLINE Tiles tiles_for(const GatedLinearAttention& s, Scratch& scratch, int64_t 
 
 static void gated_linear_attention_forward(const GatedLinearAttention& s) {
     using namespace gated_linear_attention_detail;
-    parallel_for(s.batch * s.heads, s.threads, [&](int64_t task) {
-        const int64_t b = task / s.heads, h = task % s.heads;
+    over_heads(s, [&](int64_t b, int64_t first, int64_t heads) {
         Scratch& scratch = Scratch::of_this_thread();
-        Tiles x = tiles_for(s, scratch, h);
-        float* state = scratch.take(int64_t(x.keys) * x.values);
-        load_state(state, s.initial, b, h, x);
-        for (int64_t chunk = 0; chunk < s.chunks; ++chunk) {
-            const int64_t t0 = chunk * s.chunk;
+        Tiles x = tiles_for(s, scratch);
+        const int64_t size = int64_t(x.keys) * x.values;
+        float* states = scratch.take(heads * size);
+        for (int64_t i = 0; i < heads; ++i) load_state(states + i * size, s.initial, b, first + i, x);
+        for (int64_t step = 0; step < s.chunks * heads; ++step) {
+            const int64_t chunk = step / heads, h = first + step % heads, t0 = chunk * s.chunk;
             const int n = int(std::min<int64_t>(s.chunk, s.positions - t0));
+            float* state = states + step % heads * size;
+            load_bonus(s, x, h);
             if (s.checkpoints)
                 store_state(s.checkpoints + ((b * s.chunks + chunk) * s.heads + h) * s.K * s.V, state, x);
-            read_chunk(s, x, b, h, t0, n);
+            read_chunk(s, x, b, h, t0, n, s.chunk);
             for (int t = 0; t < n; ++t) {
                 const vf weight = fill(s.bonus ? bonus_weight(x, t) : 0.0f);
                 for (int i = 0; i < x.values; i += W)
@@ -224,32 +243,36 @@ static void gated_linear_attention_forward(const GatedLinearAttention& s) {
             for (int t = 0; t < n; ++t)
                 store_row(s.y.at(b, t0 + t, h), x.y + int64_t(t) * x.values, s.y.element, 1, x.V);
         }
-        store_state(s.final_state + (b * s.heads + h) * s.K * s.V, state, x);
+        for (int64_t i = 0; i < heads; ++i)
+            store_state(s.final_state + (b * s.heads + first + i) * s.K * s.V, states + i * size, x);
     });
 }
 
 static void gated_linear_attention_backward(const GatedLinearAttention& s) {
     using namespace gated_linear_attention_detail;
-    parallel_for(s.batch * s.heads, s.threads, [&](int64_t task) {
-        const int64_t b = task / s.heads, h = task % s.heads;
+    over_heads(s, [&](int64_t b, int64_t first, int64_t heads) {
         Scratch& scratch = Scratch::of_this_thread();
-        Tiles x = tiles_for(s, scratch, h);
+        Tiles x = tiles_for(s, scratch);
         for (float** p : {&x.dq, &x.dk, &x.ddecay}) *p = scratch.take(s.chunk * x.keys);
         for (float** p : {&x.dy, &x.dv}) *p = scratch.take(s.chunk * x.values);
-        x.dbonus = scratch.take(x.keys);
-        std::memset(x.dbonus, 0, sizeof(float) * size_t(x.keys));
-        float *state = scratch.take(int64_t(x.keys) * x.values), *dstate = scratch.take(int64_t(x.keys) * x.values);
+        const int64_t size = int64_t(x.keys) * x.values;
+        float *state = scratch.take(size), *dstates = scratch.take(heads * size);
+        float* dbonuses = scratch.take(heads * x.keys);
         float *start = scratch.take(rows * columns * W), *states = scratch.take(s.chunk * rows * columns * W);
-        load_state(dstate, s.dfinal, b, h, x);
+        std::memset(dbonuses, 0, sizeof(float) * size_t(heads) * x.keys);
+        for (int64_t i = 0; i < heads; ++i) load_state(dstates + i * size, s.dfinal, b, first + i, x);
         View kept_states;
         kept_states.strides[2] = s.V, kept_states.strides[3] = 1;
-        for (int64_t chunk = s.chunks - 1; chunk >= 0; --chunk) {
-            const int64_t t0 = chunk * s.chunk;
+        for (int64_t step = s.chunks * heads - 1; step >= 0; --step) {
+            const int64_t chunk = step / heads, h = first + step % heads, t0 = chunk * s.chunk;
             const int n = int(std::min<int64_t>(s.chunk, s.positions - t0));
+            float* dstate = dstates + step % heads * size;
+            x.dbonus = dbonuses + step % heads * x.keys;
+            load_bonus(s, x, h);
             kept_states.data = s.checkpoints + ((b * s.chunks + chunk) * s.heads + h) * s.K * s.V;
             load_state(state, kept_states, 0, 0, x);
-            read_chunk(s, x, b, h, t0, n);
-            load_tile(x.dy, s.dy, b, t0, n, h, x.V, x.values);
+            read_chunk(s, x, b, h, t0, n, -s.chunk);
+            load_tile(x.dy, s.dy, b, t0, n, h, x.V, x.values, -s.chunk);
             for (float* p : {x.dq, x.dk, x.ddecay}) std::memset(p, 0, sizeof(float) * size_t(n) * x.keys);
             std::memset(x.dv, 0, sizeof(float) * size_t(n) * x.values);
             over_values(x.values, [&](auto width, int v0) {
@@ -259,7 +282,7 @@ static void gated_linear_attention_backward(const GatedLinearAttention& s) {
                     backward_block<decltype(width)::value, false>(x, n, v0, state, dstate, start, states);
             });
             for (int t = 0; t < n; ++t) {
-                const int64_t value = int64_t(t) * x.values, first = int64_t(t) * x.keys;
+                const int64_t value = int64_t(t) * x.values, key = int64_t(t) * x.keys;
                 vf own{}, gain{};
                 float weight = 0.0f;
                 if (s.bonus) {
@@ -271,23 +294,23 @@ static void gated_linear_attention_backward(const GatedLinearAttention& s) {
                 }
                 const vf dweight = fill(s.bonus ? sum(own) : 0.0f);
                 for (int i = 0; i < x.keys; i += W) {
-                    const int64_t at = first + i;
-                    const vf q = load(x.q + at), key = load(x.key + at), dk = load(x.dk + at);
+                    const int64_t at = key + i;
+                    const vf q = load(x.q + at), k = load(x.key + at), dk = load(x.dk + at);
                     const vf decay = load(x.coefficient + at) + load(x.kept + at);
                     store(x.ddecay + at, load(x.ddecay + at) * decay);
-                    gain = fma(dk, key, gain);
+                    gain = fma(dk, k, gain);
                     vf dkey = dk * x.gain[t];
                     if (s.bonus) {
                         const vf bonus = load(x.bonus + i);
-                        store(x.dbonus + i, fma(q * key, dweight, load(x.dbonus + i)));
-                        store(x.dq + at, fma(bonus * key, dweight, load(x.dq + at)));
+                        store(x.dbonus + i, fma(q * k, dweight, load(x.dbonus + i)));
+                        store(x.dq + at, fma(bonus * k, dweight, load(x.dq + at)));
                         dkey = fma(bonus * q, dweight, dkey);
                     }
                     store(x.dk + at, dkey);
                 }
-                store_row(s.dquery.at(b, t0 + t, h), x.dq + first, s.dquery.element, 1, x.K);
-                store_row(s.dkey.at(b, t0 + t, h), x.dk + first, s.dkey.element, 1, x.K);
-                store_row(s.dlog_decay.at(b, t0 + t, h), x.ddecay + first, s.dlog_decay.element, 1, x.K);
+                store_row(s.dquery.at(b, t0 + t, h), x.dq + key, s.dquery.element, 1, x.K);
+                store_row(s.dkey.at(b, t0 + t, h), x.dk + key, s.dkey.element, 1, x.K);
+                store_row(s.dlog_decay.at(b, t0 + t, h), x.ddecay + key, s.dlog_decay.element, 1, x.K);
                 store_row(s.dvalue.at(b, t0 + t, h), x.dv + value, s.dvalue.element, 1, x.V);
                 if (s.gain) {
                     const float dgain = sum(gain);
@@ -295,7 +318,10 @@ static void gated_linear_attention_backward(const GatedLinearAttention& s) {
                 }
             }
         }
-        store_state(s.dinitial + (b * s.heads + h) * s.K * s.V, dstate, x);
-        std::memcpy(s.dbonus + (b * s.heads + h) * s.K, x.dbonus, sizeof(float) * size_t(x.K));
+        for (int64_t i = 0; i < heads; ++i) {
+            store_state(s.dinitial + (b * s.heads + first + i) * s.K * s.V, dstates + i * size, x);
+            std::memcpy(s.dbonus + (b * s.heads + first + i) * s.K, dbonuses + i * x.keys,
+                        sizeof(float) * size_t(x.K));
+        }
     });
 }

@@ -14,25 +14,21 @@ struct Tiles {
     float *Bs, *Cs;          // [position][state, rounded up to whole blocks]
 };
 
-INLINE void load_scalars(float* out, const View& v, int64_t b, int64_t t0, int n, int N, int padded) {
-    for (int t = 0; t < n; ++t)
-        load_row(out + int64_t(t) * padded, v.at(b, t0 + t), v.element, v.strides[2], N, padded);
-}
-
-INLINE void load_tile(float* out, const View& v, int64_t b, int64_t t0, int n, int64_t d0, int columns, int width) {
-    for (int t = 0; t < n; ++t)
-        load_row(out + int64_t(t) * width, v.at(b, t0 + t, d0), v.element, v.strides[2], columns, width);
+// Positions t0 to t0 + n; `ahead` says how many positions on the next chunk to be read lies.
+INLINE void load_tile(float* out, const View& v, int64_t b, int64_t t0, int n, int64_t d0, int columns, int width,
+                      int64_t ahead) {
+    load_rows(out, v, v.at(b, t0, d0), v.strides[1], v.strides[2], n, columns, width, ahead * v.strides[1]);
 }
 
 // Reads a chunk and forms the step after bias and softplus, the step of the decay, and what is written per unit
 // of B: step * x * gain.
 INLINE void read_chunk(const SelectiveScan& s, Tiles& q, const float* bias, int64_t b, int64_t t0, int n,
-                       int64_t d0, int columns, int padded) {
+                       int64_t d0, int columns, int padded, int64_t ahead) {
     const int64_t size = int64_t(n) * q.width;
-    load_tile(q.x, s.x, b, t0, n, d0, columns, q.width);
-    load_tile(q.step, s.step, b, t0, n, d0, columns, q.width);
-    load_scalars(q.Bs, s.B, b, t0, n, s.states, padded);
-    load_scalars(q.Cs, s.C, b, t0, n, s.states, padded);
+    load_tile(q.x, s.x, b, t0, n, d0, columns, q.width, ahead);
+    load_tile(q.step, s.step, b, t0, n, d0, columns, q.width, ahead);
+    load_tile(q.Bs, s.B, b, t0, n, 0, s.states, padded, ahead);
+    load_tile(q.Cs, s.C, b, t0, n, 0, s.states, padded, ahead);
     for (int t = 0; t < n; ++t)
         for (int i = 0; i < q.width; i += W) {
             float* p = q.step + int64_t(t) * q.width + i;
@@ -40,10 +36,10 @@ INLINE void read_chunk(const SelectiveScan& s, Tiles& q, const float* bias, int6
             if (s.softplus) v = softplus(v);
             store(p, v);
         }
-    if (s.decay_step) load_tile(q.decay_step, s.decay_step, b, t0, n, d0, columns, q.width);
+    if (s.decay_step) load_tile(q.decay_step, s.decay_step, b, t0, n, d0, columns, q.width, ahead);
     const float* decay_source = s.decay_step ? q.decay_step : q.step;
-    if (s.gain) load_tile(q.gain, s.gain, b, t0, n, d0, columns, q.width);
-    if (s.gate) load_tile(q.gate, s.gate, b, t0, n, d0, columns, q.width);
+    if (s.gain) load_tile(q.gain, s.gain, b, t0, n, d0, columns, q.width, ahead);
+    if (s.gate) load_tile(q.gate, s.gate, b, t0, n, d0, columns, q.width, ahead);
     for (int64_t i = 0; i < size; i += W) {
         vf write = load(q.step + i) * load(q.x + i);
         if (s.gain) write = write * load(q.gain + i);
@@ -194,7 +190,7 @@ static void selective_scan_forward(const SelectiveScan& s) {
                 for (int k = 0; k < s.states; ++k)
                     std::memcpy(s.checkpoints + ((b * s.chunks + chunk) * s.states + k) * s.channels + d0,
                                 h + int64_t(k) * width, sizeof(float) * size_t(columns));
-            read_chunk(s, q, bias, b, t0, n, d0, columns, padded);
+            read_chunk(s, q, bias, b, t0, n, d0, columns, padded, s.chunk);
             for (int t = 0; t < n; ++t)
                 for (int i = 0; i < width; i += W)
                     store(q.y + int64_t(t) * width + i, load(skip + i) * load(q.x + int64_t(t) * width + i));
@@ -267,8 +263,8 @@ static void selective_scan_backward(const SelectiveScan& s) {
                 std::memcpy(h + int64_t(k) * width,
                             s.checkpoints + ((b * s.chunks + chunk) * s.states + k) * s.channels + d0,
                             sizeof(float) * size_t(columns));
-            read_chunk(s, q, bias, b, t0, n, d0, columns, padded);
-            load_tile(q.dy, s.dy, b, t0, n, d0, columns, width);
+            read_chunk(s, q, bias, b, t0, n, d0, columns, padded, -s.chunk);
+            load_tile(q.dy, s.dy, b, t0, n, d0, columns, width, -s.chunk);
             for (int t = 0; t < n; ++t)
                 for (int i = 0; i < width; i += W) {
                     const int64_t at = int64_t(t) * width + i;

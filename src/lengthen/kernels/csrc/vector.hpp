@@ -147,6 +147,16 @@ INLINE void load_row(float* tile, const char* source, Element element, int64_t s
     }
     for (; i < width; ++i) tile[i] = 0.0f;
 }
+// n rows, one a position; asks for the row `ahead` bytes on of each, since a head's rows lie too far apart for the
+// machine to foresee.
+INLINE void load_rows(float* tile, const View& view, const char* source, int64_t position_stride, int64_t stride, int n,
+                      int columns, int width, int64_t ahead) {
+    for (int t = 0; t < n; ++t) {
+        const char* row = source + t * position_stride * view.bytes();
+        for (int64_t i = 0; i < columns * view.bytes(); i += 64) __builtin_prefetch(row + ahead * view.bytes() + i);
+        load_row(tile + int64_t(t) * width, row, view.element, stride, columns, width);
+    }
+}
 INLINE void store_row(char* target, const float* tile, Element element, int64_t stride, int columns) {
     int i = 0;
     if (element == Element::float32) {
