@@ -48,7 +48,8 @@ def test_points_are_the_results():
     last = diagnosis().buckets[-1]
     carried = next(r for r in rows if r["positions"] == "3,072 to 4,096" and r["kind"] == "state carried")
     assert carried["perplexity"] == pytest.approx(math.exp(last.loss))
-    assert carried["low"] == pytest.approx(math.exp(last.loss - 2 * last.stderr)) and carried["position"] == 3584
+    band = [math.exp(last.loss + sign * 2 * last.stderr) for sign in (-1, 1)]
+    assert [carried["low"], carried["high"]] == pytest.approx(band) and carried["position"] == 3584
     spread = spread_points(findings(diagnosis()))
     at_start = [s.std for s in diagnosis().states if s.position == POSITIONS[0]]
     assert spread[0]["std"] == pytest.approx(sum(at_start) / (LAYERS * HEADS))

@@ -139,7 +139,7 @@ def loss_figure(findings: Findings) -> Figure | None:
     names = series_of(findings)
     panels = list(dict.fromkeys(r["panel"] for r in rows))
     tooltip = [_shown("series", "run"), _shown("steps", "steps"), _shown("value", "loss")]
-    x = alt.X("step:Q", title="step", axis=alt.Axis(format=",d"), scale=alt.Scale(nice=False))
+    x = alt.X("step:Q", title="step", axis=alt.Axis(format=",d", tickCount=6), scale=alt.Scale(nice=False))
     y = alt.Y("loss:Q", title="loss, nats a token", scale=alt.Scale(zero=False))
     base = alt.Chart().transform_filter(_SHOWN).encode(x=x, y=y, color=_colour(names))
     chart = alt.layer(
@@ -232,7 +232,7 @@ def _position(rows: Sequence[Row], most: int) -> alt.X:
 
 
 def _measure(field: str, title: str, logarithmic: bool) -> alt.Y:
-    scale = alt.Scale(type="log", nice=False) if logarithmic else alt.Scale(zero=False)
+    scale = alt.Scale(type="log", nice=False, padding=8) if logarithmic else alt.Scale(zero=False)
     labelled = alt.condition("datum.label === ''", alt.value(0), alt.value(1))
     axis = alt.Axis(gridOpacity=labelled, tickOpacity=labelled)
     return alt.Y(f"{field}:Q", title=title, scale=scale, axis=axis)

@@ -3,7 +3,7 @@
 (() => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const GAP = 24, AXES = 62, NARROWEST = 230;
-  const state = new Map(); // figure name -> {figure, frame, view, linear, width}
+  const state = new Map(); // figure name -> {figure, frame, view, linear, width, drawn}
   let hidden = [];
 
   // A figure's definition as it is to be drawn: fitted to its frame, on the chosen scale.
@@ -58,14 +58,16 @@
     item.frame.textContent = "This chart could not be drawn; the tables hold its numbers.";
   }
 
+  // One drawing of a figure at a time: a second waits for the first.
   function redraw(changed) {
     const items = [...state.values()].filter(changed);
-    return Promise.all(items.map(item => draw(item).catch(error => failed(item, error))));
+    for (const item of items) item.drawn = item.drawn.then(() => draw(item)).catch(error => failed(item, error));
+    return Promise.all(items.map(item => item.drawn));
   }
 
   for (const figure of JSON.parse(document.getElementById("figures").textContent)) {
     const element = document.getElementById("figure-" + figure.name);
-    const item = {figure, frame: element.querySelector(".chart"), view: null, linear: false, width: 0};
+    const item = {figure, frame: element.querySelector(".chart"), view: null, linear: false, width: 0, drawn: Promise.resolve()};
     state.set(figure.name, item);
     const button = element.querySelector(".scale");
     if (button) {
