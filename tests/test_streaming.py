@@ -41,9 +41,9 @@ def test_a_stream_goes_on_from_where_another_stopped(model, whole):
 
 
 @pytest.mark.parametrize("period", [1, 7, 64, 700, 1000])
-@pytest.mark.parametrize("tokens_a_call", [1, 500, 10**6])
-def test_the_reset_baseline_equals_resets(model, period, tokens_a_call):
-    if period == 1 and tokens_a_call == 1:
+@pytest.mark.parametrize("segment", [1, 200, 10**6])
+def test_the_reset_baseline_equals_resets(model, period, segment):
+    if period == 1 and segment == 1:
         pytest.skip("seven hundred calls say nothing more")
     reset = torch.zeros(3, 700, dtype=torch.bool)
     reset[:, ::period] = True
@@ -52,7 +52,7 @@ def test_the_reset_baseline_equals_resets(model, period, tokens_a_call):
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), TOKENS[:, 1:].flatten(), reduction="none").view(
         3, 700
     )
-    parts = list(reset_losses(model, TOKENS, period, tokens_a_call=tokens_a_call))
+    parts = list(reset_losses(model, TOKENS, period, segment=segment))
     ends = [start + losses.shape[1] for start, losses in parts]
     assert [start for start, _ in parts] == [0, *ends[:-1]] and ends[-1] == 700
     torch.testing.assert_close(torch.cat([losses for _, losses in parts], 1), expected, rtol=1e-5, atol=1e-5)

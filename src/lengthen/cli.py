@@ -128,7 +128,7 @@ def diagnose(
     positions: Annotated[list[int] | None, Parameter(consume_multiple=True)] = None,
     tokenizer: str | None = None,
     join: Annotated[bool, Parameter(negative="")] = False,
-    segment: int = 2048,
+    segment: int | None = None,
     common: Common = DEFAULTS,
 ) -> int:
     """Show how far a model generalises past its training context, and where it breaks.
@@ -145,7 +145,7 @@ def diagnose(
     positions: Where to tell the perplexity (2048 8192 32768 131072 unless said).
     tokenizer: A tokenizer's directory or name, or "bytes" (the model's own unless said).
     join: Lay documents end to end where none is long enough.
-    segment: Positions a call.
+    segment: Positions a call (chosen by device and n unless said).
     """
     _prepare(common)
     from lengthen.diagnosis import diagnose as run

@@ -9,9 +9,8 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +20,19 @@ from lengthen.models.wrapping import library_model, require_wrapped, run_base
 from lengthen.state import RecurrentState
 
 SEGMENT = 2048
+"""Positions a call at most: a multiple of the kernels' chunk, and below what overflows 32-bit offsets on a GPU."""
+CPU_TOKENS = 4096
+"""Tokens a call on a CPU, where temporaries beyond the cache cost more than calls do."""
+
+
+class Tokens(Protocol):
+    """Tokens [n, L + 1]: a tensor, an array, or anything that gives columns as one, such as data.HeldOutSequences."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    def __getitem__(self, key: tuple[slice, slice], /) -> Any: ...
+
 
 Progress = Callable[[int, int], None]
 """Called with what is done and what there is to do."""
@@ -41,17 +53,17 @@ class Segment:
 
 def stream(
     model: nn.Module,
-    tokens: Tensor | np.ndarray,
+    tokens: Tokens,
     *,
-    segment: int = SEGMENT,
+    segment: int | None = None,
     cuts: Sequence[int] = (),
     initial_state: RecurrentState | None = None,
     start: int = 0,
 ) -> Iterator[Segment]:
     """Runs the model over tokens [n, L + 1] and yields the L losses segment by segment, the state carried.
 
-    segment: positions a call, best a multiple of 64. cuts: further positions at which a segment ends, so that the state
-    before them can be seen. initial_state, start: go on where an earlier stream stopped, at position start.
+    segment: positions a call, best a multiple of 64 (segment_for's choice unless said). cuts: further positions at
+    which a segment ends, so that the state before them can be seen. initial_state, start: go on where an earlier stream stopped, at position start.
     Each boundary position is counted once: the target of a segment's last input is the next segment's first.
     Raises InputError if there is no token to predict.
     """
@@ -59,16 +71,30 @@ def stream(
     length = tokens.shape[1] - 1
     if length < 1:
         raise InputError(f"A sequence of {tokens.shape[1]} tokens has nothing to predict; give at least two.")
-    if segment < 1:
+    if segment is not None and segment < 1:
         raise InputError(f"A segment of {segment} positions cannot be run; give at least 1.")
-    device = next(model.parameters()).device
-    edges = sorted({*range(0, length, segment), length, *(c - start for c in cuts if 0 < c - start < length)})
-    state = initial_state
+    segment = segment or segment_for(model, tokens.shape[0])
     with evaluating(model):
-        for low, high in itertools.pairwise(edges):
-            part = torch.as_tensor(tokens[:, low : high + 1]).to(device, torch.long)
-            losses, state = losses_of(model, part, state)
-            yield Segment(start + low, losses, state)
+        for part in _stream(model, tokens, 0, length, segment, [c - start for c in cuts], initial_state):
+            yield Segment(start + part.start, part.losses, part.final_state)
+
+
+def _stream(
+    model: nn.Module,
+    tokens: Tokens,
+    first: int,
+    last: int,
+    segment: int,
+    cuts: Sequence[int],
+    state: RecurrentState | None,
+) -> Iterator[Segment]:
+    """Positions [first, last) of the tokens, segment by segment from this state."""
+    device = next(model.parameters()).device
+    edges = sorted({*range(first, last, segment), last, *(c for c in cuts if first < c < last)})
+    for low, high in itertools.pairwise(edges):
+        part = torch.as_tensor(tokens[:, low : high + 1]).to(device, torch.long)
+        losses, state = losses_of(model, part, state)
+        yield Segment(low, losses, state)
 
 
 def losses_of(
@@ -80,30 +106,40 @@ def losses_of(
 
 
 def reset_losses(
-    model: nn.Module, tokens: Tensor | np.ndarray, period: int, *, tokens_a_call: int = 16 * SEGMENT
+    model: nn.Module, tokens: Tokens, period: int, *, segment: int | None = None
 ) -> Iterator[tuple[int, Tensor]]:
     """The losses of the same tokens with the state zeroed before inputs k * period: (start, losses [n, S]) in order.
 
-    Every period is a row of its own from the zero state, so that it equals a reset exactly; memory does not grow.
+    segment: positions of each sequence a call. Periods that fit into a segment are rows of their own from the zero
+    state, which equals a reset exactly; a longer one is streamed. Memory does not grow with the length.
     """
     require_wrapped(model)
     n, length = tokens.shape[0], tokens.shape[1] - 1
     device = next(model.parameters()).device
-    together = max(1, tokens_a_call // (n * period))
+    segment = segment or segment_for(model, n)
+    together = segment // period * period
     with evaluating(model):
-        for low in range(0, length, together * period):
-            high = min(length, low + together * period)
-            whole = (high - low) // period
-            pieces = [(low, whole)] if whole else []
-            if (high - low) % period:
-                pieces.append((low + whole * period, 1))
-            for start, rows in pieces:
-                end = min(high, start + rows * period)
-                size = (end - start) // rows
-                part = torch.as_tensor(tokens[:, start : end + 1]).to(device, torch.long)
-                windows = part.unfold(1, size + 1, size).reshape(n * rows, size + 1)
-                losses, _ = losses_of(model, windows)
-                yield start, losses.view(n, rows * size)
+        for low in range(0, length, together or period):
+            high = min(length, low + (together or period))
+            if not together:
+                for part in _stream(model, tokens, low, high, segment, (), None):
+                    yield part.start, part.losses
+                continue
+            whole = (high - low) // period * period
+            for start, end in ((low, low + whole), (low + whole, high)):
+                if start < end:
+                    size = min(period, end - start)
+                    ids = torch.as_tensor(tokens[:, start : end + 1]).to(device, torch.long)
+                    windows = ids.unfold(1, size + 1, size).reshape(-1, size + 1)
+                    losses, _ = losses_of(model, windows)
+                    yield start, losses.view(n, end - start)
+
+
+def segment_for(model: nn.Module, n: int) -> int:
+    """Positions a call for n sequences: SEGMENT, on a CPU fewer where many sequences stream side by side."""
+    if next(model.parameters()).device.type != "cpu":
+        return SEGMENT
+    return max(64, min(SEGMENT, CPU_TOKENS // n // 64 * 64))
 
 
 @contextmanager

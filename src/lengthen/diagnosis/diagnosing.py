@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from lengthen.data import Corpus, evaluation_sequences, load_corpus
+from lengthen.data import Corpus, HeldOutSequences, load_corpus
 from lengthen.data.loading import Source
 from lengthen.diagnosis.confidence import mean_and_stderr
 from lengthen.diagnosis.position_loss import (
@@ -27,14 +27,14 @@ from lengthen.diagnosis.verdict import ENOUGH, break_point, sentence
 from lengthen.errors import InputError
 from lengthen.models import family_name, library_model, load, tokenizer_for, wrap
 from lengthen.results import Diagnosis, HeadState, PositionPerplexity, versions
-from lengthen.streaming import SEGMENT, Progress
+from lengthen.streaming import Progress, Tokens
 
 FIELD_POSITIONS = (2048, 8192, 32768, 131072)
 
 
 def diagnose(
     model: str | Path | nn.Module,
-    data: Source | Corpus | NDArray[np.int64],
+    data: Source | Corpus | HeldOutSequences | NDArray[np.int64],
     *,
     train_context: int,
     max_length: int | None = None,
@@ -42,7 +42,7 @@ def diagnose(
     positions: Sequence[int] = FIELD_POSITIONS,
     tokenizer: Any = None,
     join: bool = False,
-    segment: int = SEGMENT,
+    segment: int | None = None,
     seed: int = 0,
     name: str | None = None,
     progress: Progress | None = None,
@@ -52,7 +52,7 @@ def diagnose(
     model: a directory, a hub name, or a (wrapped) model. data: what load_corpus takes, a Corpus, or tokens [n, L + 1].
     train_context: T. max_length: L (64 T unless said). n: held-out sequences, at least 16 for a verdict.
     positions: where perplexity is told (over the eighth before each). tokenizer: the model's own unless said.
-    join: lay documents end to end where none is long enough. segment: positions a call.
+    join: lay documents end to end where none is long enough. segment: positions a call (chosen by device and n).
     Raises InputError for T < 1, L < T, text that is too short, or tokens the model does not have.
     """
     if train_context < 1:
@@ -89,10 +89,10 @@ def diagnose(
         at_cut=lambda position, state: states.extend(head_states(position, state)),
         progress=half,
     )
-    reset = baseline_losses(model, tokens, intervals, train_context, progress=rest)
+    reset = baseline_losses(model, tokens, intervals, train_context, segment=segment, progress=rest)
 
     found = buckets_of(carried, reset, len(buckets))
-    enough = len(tokens) >= ENOUGH
+    enough = tokens.shape[0] >= ENOUGH
     reaches = found[-1].start >= train_context
     point = break_point(found, train_context) if enough else None
     zero_start = _perplexity(reset, (0, length))
@@ -102,7 +102,7 @@ def diagnose(
         family=family_name(model),
         train_context=train_context,
         max_length=length,
-        n=len(tokens),
+        n=tokens.shape[0],
         seed=seed,
         buckets=found,
         in_context=zero_start[0],
@@ -112,8 +112,8 @@ def diagnose(
         own_reset=_perplexity(reset, far)[0] if far in intervals else None,
         break_point=point,
         fails=(point is not None) if enough and reaches else None,
-        verdict=sentence(found, train_context, point, len(tokens), length),
-        positions=[PositionPerplexity(b, a, b, *_perplexity(carried, (a, b)), len(tokens)) for a, b in around],
+        verdict=sentence(found, train_context, point, tokens.shape[0], length),
+        positions=[PositionPerplexity(b, a, b, *_perplexity(carried, (a, b)), tokens.shape[0]) for a, b in around],
         states=states,
         configuration={"segment": segment, "join": join, "positions": list(positions)},
         versions=versions(),
@@ -127,13 +127,11 @@ def _perplexity(sums: IntervalSums, interval: Interval) -> tuple[float, float]:
     return perplexity, perplexity * stderr
 
 
-def _tokens(
-    model: nn.Module, data: Any, length: int, n: int, tokenizer: Any, join: bool, seed: int
-) -> NDArray[np.int64]:
-    if isinstance(data, np.ndarray) and data.ndim == 2:
+def _tokens(model: nn.Module, data: Any, length: int, n: int, tokenizer: Any, join: bool, seed: int) -> Tokens:
+    if isinstance(data, np.ndarray | HeldOutSequences) and len(data.shape) == 2:
         if data.shape[1] < length + 1:
             raise InputError(f"The tokens have {data.shape[1]} positions, but {length + 1} are needed.")
-        return data[:, : length + 1]
+        return data if data.shape[1] == length + 1 else data[:, : length + 1]
     corpus = data if isinstance(data, Corpus) else load_corpus(data, tokenizer)
     corpus.require_vocabulary(library_model(model).get_input_embeddings().num_embeddings)
-    return evaluation_sequences(corpus, length=length, count=n, seed=seed, join=join)
+    return HeldOutSequences(corpus, length=length, count=n, seed=seed, join=join)

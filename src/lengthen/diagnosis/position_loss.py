@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lengthen.diagnosis.confidence import mean_and_stderr
 from lengthen.results import Bucket
 from lengthen.state import RecurrentState
-from lengthen.streaming import SEGMENT, Progress, reset_losses, stream
+from lengthen.streaming import Progress, Tokens, reset_losses, stream
 
 Interval = tuple[int, int]
 
@@ -62,16 +62,16 @@ class IntervalSums:
 
 def carried_losses(
     model: nn.Module,
-    tokens: NDArray[np.int64],
+    tokens: Tokens,
     intervals: Sequence[Interval],
     *,
     cuts: Sequence[int] = (),
-    segment: int = SEGMENT,
+    segment: int | None = None,
     at_cut: Callable[[int, RecurrentState], None] | None = None,
     progress: Progress | None = None,
 ) -> IntervalSums:
     """One run over tokens [n, L + 1] with the state carried; at_cut(position, state) sees the state before each cut."""
-    sums = IntervalSums(intervals, len(tokens))
+    sums = IntervalSums(intervals, tokens.shape[0])
     wanted = set(cuts)
     for part in stream(model, tokens, segment=segment, cuts=cuts):
         sums.add(part.start, part.losses)
@@ -84,14 +84,16 @@ def carried_losses(
 
 def baseline_losses(
     model: nn.Module,
-    tokens: NDArray[np.int64],
+    tokens: Tokens,
     intervals: Sequence[Interval],
     train_context: int,
+    *,
+    segment: int | None = None,
     progress: Progress | None = None,
 ) -> IntervalSums:
     """The reset baseline of a model: the same tokens with the state zeroed before inputs k T."""
-    sums = IntervalSums(intervals, len(tokens))
-    for start, losses in reset_losses(model, tokens, train_context):
+    sums = IntervalSums(intervals, tokens.shape[0])
+    for start, losses in reset_losses(model, tokens, train_context, segment=segment):
         sums.add(start, losses)
         if progress is not None:
             progress(start + losses.shape[1], tokens.shape[1] - 1)

@@ -42,7 +42,8 @@ class Subject:
         self.path, self.model = path, model
         self.tolerance = _TOLERANCE.get(model.dtype, 1e-4)
         generator = torch.Generator().manual_seed(seed)
-        vocabulary = model.get_input_embeddings().num_embeddings
+        embeddings: Any = model.get_input_embeddings()
+        vocabulary = embeddings.num_embeddings
         self.pad = getattr(model.config.get_text_config(), "pad_token_id", None) or 0
         tokens = torch.randint(min(3, vocabulary - 1), vocabulary, (2, LENGTH), generator=generator)
         self.tokens = tokens.to(model.device)

@@ -58,8 +58,8 @@ def windows_for(corpus: Corpus, intervention: Intervention, *, context: int, lan
     rank, world = process_share()
     if not wants_lanes(intervention):
         return ShuffledWindows(corpus, context=context, lanes=lanes, seed=seed, rank=rank, world_size=world)
-    if corpus.documents < lanes:  # a few long documents: cut them, so that every lane has one
-        corpus = corpus.sections(context * max(1, int(corpus.inputs.sum()) // (lanes * context)))
+    if (corpus.inputs > 0).sum() < lanes:  # a few long documents: cut them, so that every lane has one
+        corpus = corpus.sections(context * max(1, int(corpus.inputs.sum()) // (lanes * context)) + 1)
     return LaneWindows(corpus, context=context, lanes=lanes, seed=seed, rank=rank, world_size=world)
 
 
