@@ -1,6 +1,7 @@
 """The recurrences: for each its definition, a portable form, and compiled kernels where they exist."""
 
 from lengthen.kernels.cross_entropy import linear_cross_entropy, linear_cross_entropy_reference
+from lengthen.kernels.gated_delta_rule import gated_delta_rule, gated_delta_rule_reference
 from lengthen.kernels.gated_linear_attention import gated_linear_attention, gated_linear_attention_reference
 from lengthen.kernels.linear_scan import linear_scan, linear_scan_reference
 from lengthen.kernels.selective_scan import selective_scan, selective_scan_reference
@@ -9,6 +10,8 @@ from lengthen.kernels.ssd import ssd, ssd_reference
 from lengthen.kernels.token_shift import token_shift
 
 __all__ = [
+    "gated_delta_rule",
+    "gated_delta_rule_reference",
     "gated_linear_attention",
     "gated_linear_attention_reference",
     "linear_cross_entropy",

@@ -112,7 +112,7 @@ def ssd_chunked_backward(
             chunks = _cut(query, key, value, log_decay, input_gain, here, chunk, dtype)
             dy = _split(output_gradient[here].to(dtype), chunk, groups)
             d_query[here], d_key[here], d_written, d_log, d_state = _piece_backward(chunks, dy, state, d_state)
-            d_log_decay[here] = d_log.masked_fill_(log_decay[here] <= _lowest_log_decay(dtype), 0)
+            d_log_decay[here] = d_log.masked_fill_(log_decay[here] <= lowest_log_decay(dtype), 0)
             if input_gain is not None and chunks.gain is not None:
                 d_gain[here] = _join((d_written * chunks.value).sum(-1, keepdim=True)).squeeze(-1)
                 d_written = d_written * chunks.gain
@@ -171,7 +171,7 @@ def _cut(
     v = _split(value[here].to(dtype), chunk, groups)
     gain = None if input_gain is None else _split(input_gain[here].to(dtype).unsqueeze(-1), chunk, groups)
     # exp of the lowest is 0, as exp(-inf), but differences of its sums are numbers; they keep their digits in float64.
-    log = log_decay[here].double().clamp_min(_lowest_log_decay(dtype)).unsqueeze(-1)
+    log = log_decay[here].double().clamp_min(lowest_log_decay(dtype)).unsqueeze(-1)
     sums = _split(log, chunk, groups).cumsum(3)
     by_head = sums.transpose(3, 4)
     return _Chunks(
@@ -210,7 +210,7 @@ def _run_states_backward(chunks: _Chunks, read: Tensor, d_state: Tensor) -> tupl
     return torch.stack(d_ends[::-1], 1), d_state
 
 
-def _lowest_log_decay(dtype: torch.dtype) -> float:
+def lowest_log_decay(dtype: torch.dtype) -> float:
     """A log-decay whose exp is exactly 0 in this dtype, small enough for sums of a chunk."""
     return -800.0 if dtype == torch.float64 else -110.0
 

@@ -11,32 +11,6 @@ struct Way {
     double dskip;
 };
 
-// The gradient of each log-decay is the sum of what flows across its position: pairs (t, s) with s before it and t
-// not, what t reads from the state before the chunk, what s leaves in the state after it, and the carried state.
-INLINE void write_decay_gradient(const Ssd& p, const Way& way, float carried, int64_t b, int64_t t0, int64_t n,
-                                 int64_t h) {
-    float across[chunk], columns[chunk];
-    double after = 0;
-    vi lanes;
-    for (int i = 0; i < W; ++i) lanes[i] = i;
-    for (int s = 0; s < chunk; s += W) store(columns + s, vf{});
-    for (int64_t u = n; u-- > 0;) {
-        vf total = vf{};
-        for (int s = 0; s <= u; s += W) {
-            const vf column = load(columns + s) + load(way.cross + u * chunk + s);
-            store(columns + s, column);
-            total += lanes < int32_t(u - s) ? column : vf{};
-        }
-        after += sum(load(way.read_sums + u * W));
-        across[u] = float(double(sum(total)) + after);
-    }
-    double before = 0;
-    for (int64_t u = 0; u < n; ++u) {
-        store_number(p.dlog_decay, b, t0 + u, h, float(double(across[u]) + before + double(carried)));
-        before += sum(load(way.left_sums + u * W));
-    }
-}
-
 INLINE void write_value_gradient(const Ssd& p, const Shared& shared, const Head& head, Way& way, int64_t b, int64_t t0,
                                  int64_t n, int64_t h) {
     const int64_t width = shared.value_width;
@@ -66,7 +40,7 @@ INLINE void chunk_backward(const Ssd& p, const Shared& shared, Head& head, Way& 
     read_head(p, shared, head, b, t0, n, h);
     read_pairs(shared, head, index, n);
     load_rows(way.dy, p.doutput, b, t0, n, h, p.value_dim, width);
-    scale_rows(way.dread, way.dy, head.decay_in, chunk, width);
+    scale_rows(way.dread, way.dy, head.decays.decay_in, chunk, width);
     for (int64_t i = 0; i < chunk * W; i += W) store(way.read_sums + i, vf{}), store(way.left_sums + i, vf{});
 
     // Reads of the state before: dquery += dread state^T.
@@ -105,14 +79,14 @@ INLINE void chunk_backward(const Ssd& p, const Shared& shared, Head& head, Way& 
             for_vectors(tile, [&](int r, int c) {
                 const int64_t i = (row + r) * chunk + column + c * W;
                 store(way.cross + i, tile.at[r][c] * load(head.pairs + i));
-                store(dscores + i, fma(tile.at[r][c], load(head.pair_decay + i), load(dscores + i)));
+                store(dscores + i, fma(tile.at[r][c], load(head.decays.pair_decay + i), load(dscores + i)));
             });
         });
     for_tiles(
         rows, [&](int64_t) { return width; },
         [&](auto& tile, int64_t row, int64_t column) {
             tile.add_product(key + row * keys, keys, 1, dstate + column, width, p.key_dim);
-            tile.scale_rows(head.decay_out + row);
+            tile.scale_rows(head.decays.decay_out + row);
             tile.add_product(head.pairs + row * chunk + row, 1, chunk, way.dy + row * width + column, width,
                              rows - row);
             for_vectors(tile, [&](int r, int c) {
@@ -121,8 +95,8 @@ INLINE void chunk_backward(const Ssd& p, const Shared& shared, Head& head, Way& 
         });
     vf carried = vf{};
     for (int64_t i = 0; i < p.key_dim * width; i += W) carried = fma(load(state + i), load(dstate + i), carried);
-    const float decay = sum(decayed(head.decay, fill(1.0f))) / W;
-    write_decay_gradient(p, way, decay * sum(carried), b, t0, n, h);
+    const float decay = sum(decayed(head.decays.decay, fill(1.0f))) / W;
+    write_decay_gradient(p.dlog_decay, way.cross, way.read_sums, way.left_sums, decay * sum(carried), b, t0, n, h);
     write_value_gradient(p, shared, head, way, b, t0, n, h);
     // The state's gradient before the chunk: decay dstate + query^T dread.
     for_tiles(
@@ -131,7 +105,7 @@ INLINE void chunk_backward(const Ssd& p, const Shared& shared, Head& head, Way& 
             tile.add_product(query + row, 1, keys, way.dread + column, width, n);
             for_vectors(tile, [&](int r, int c) {
                 const int64_t i = (row + r) * width + column + c * W;
-                store(dstate + i, decayed(head.decay, load(dstate + i)) + tile.at[r][c]);
+                store(dstate + i, decayed(head.decays.decay, load(dstate + i)) + tile.at[r][c]);
             });
         });
 }

@@ -3,11 +3,7 @@
 // One task is one row of the batch and some heads of one group. It goes through segments of chunks; in a segment the
 // products of query and key are formed once for all its heads, then each head passes the chunks with its state.
 
-#include "products.hpp"
-
 namespace ssd_detail {
-
-constexpr int chunk = 64;
 
 // A segment's inputs that its heads share.
 struct Shared {
@@ -19,84 +15,16 @@ struct Shared {
 
 // One head's chunk.
 struct Head {
-    float *log_decay, *gain;                  // [chunk]
-    float *decay_in, *decay_out;              // exp of the sums up to a position, and after it
-    float *pair_decay, *pairs;                // [row][column]: L, and scores * L
+    Decays decays;
+    float* gain;                              // [chunk]
+    float* pairs;                             // scores * L: [row][column]
     float *value, *written, *written_out;     // [position][value_width]
     float *result;                            // [position][value_width]
-    vf decay;                                 // coefficient of the whole chunk, see decay_coefficient()
 };
 
-INLINE int64_t rows_of_chunk(int64_t first, int64_t end) { return end - first < chunk ? end - first : chunk; }
-
-INLINE void load_rows(float* tile, const View& v, int64_t b, int64_t t0, int64_t n, int64_t h, int64_t columns,
-                      int64_t width) {
-    for (int64_t t = 0; t < n; ++t)
-        load_row(tile + t * width, v.at(b, t0 + t, h), v.element, v.strides[3], int(columns), int(width));
-    for (int64_t i = n * width; i < chunk * width; i += W) store(tile + i, vf{});
-}
-
-INLINE void load_column(float* out, const View& v, int64_t b, int64_t t0, int64_t n, int64_t h, float rest) {
-    for (int64_t t = 0; t < n; ++t) {
-        const char* p = v.at(b, t0 + t, h);
-        out[t] = v.element == Element::float32 ? *reinterpret_cast<const float*>(p)
-                                               : widen(*reinterpret_cast<const uint16_t*>(p));
-    }
-    for (int64_t t = n; t < chunk; ++t) out[t] = rest;
-}
-
-INLINE void store_number(const View& v, int64_t b, int64_t t, int64_t h, float x) {
-    char* p = v.at(b, t, h);
-    if (v.element == Element::float32)
-        *reinterpret_cast<float*>(p) = x;
-    else
-        *reinterpret_cast<uint16_t*>(p) = narrow(x);
-}
-
-// Every decay of a chunk from its log-decays. A pair's decay is a running product, begun anew from the exponential
-// of its exact sum every 16 rows: nothing is a difference of sums, so that -inf and tiny decays need no care.
-INLINE void read_decays(Head& head, int64_t n) {
-    double sum = 0;
-    for (int t = 0; t < chunk; ++t) head.decay_in[t] = float(sum += head.log_decay[t]);
-    const vf whole = fill(float(sum));
-    sum = 0;
-    for (int t = chunk; t-- > 0;) {
-        head.decay_out[t] = float(sum);
-        sum += head.log_decay[t];
-    }
-    float decays[chunk], sums[chunk];
-    for (int t = 0; t < chunk; t += W) {
-        store(head.decay_in + t, exp(load(head.decay_in + t)));
-        store(head.decay_out + t, exp(load(head.decay_out + t)));
-        store(decays + t, exp(load(head.log_decay + t)));
-        store(sums + t, vf{});
-    }
-    head.decay = decay_coefficient(whole);
-    const int64_t rows = padded_rows(n);
-    for (int64_t t = 0; t < rows; ++t) {
-        float* row = head.pair_decay + t * chunk;
-        const vf log = fill(head.log_decay[t]), decay = fill(decays[t]);
-        const bool anew = t % 16 == 0;
-        for (int s = 0; s < chunk; s += W) {
-            if (s > t) {
-                store(row + s, vf{});
-                continue;
-            }
-            const vf total = load(sums + s) + log;
-            store(sums + s, total);
-            if (anew)
-                store(row + s, s < t ? exp(total) : vf{});
-            else
-                store(row + s, load(row + s - chunk) * decay);
-        }
-        row[t] = 1.0f;
-        sums[t] = 0.0f;
-    }
-}
-
 INLINE void read_head(const Ssd& p, const Shared& shared, Head& head, int64_t b, int64_t t0, int64_t n, int64_t h) {
-    load_column(head.log_decay, p.log_decay, b, t0, n, h, 0.0f);
-    read_decays(head, n);
+    load_column(head.decays.log_decay, p.log_decay, b, t0, n, h, 0.0f);
+    read_decays(head.decays, n);
     load_rows(head.value, p.value, b, t0, n, h, p.value_dim, shared.value_width);
     const int64_t rows = padded_rows(n);
     if (p.gain) {
@@ -105,7 +33,7 @@ INLINE void read_head(const Ssd& p, const Shared& shared, Head& head, int64_t b,
     } else {
         head.written = head.value;
     }
-    scale_rows(head.written_out, head.written, head.decay_out, rows, shared.value_width);
+    scale_rows(head.written_out, head.written, head.decays.decay_out, rows, shared.value_width);
 }
 
 INLINE void read_pairs(const Shared& shared, Head& head, int64_t index, int64_t n) {
@@ -114,7 +42,7 @@ INLINE void read_pairs(const Shared& shared, Head& head, int64_t index, int64_t 
     for (int64_t t = 0; t < rows; ++t)
         for (int64_t s = 0; s < chunk; s += W)
             store(head.pairs + t * chunk + s,
-                  s <= t ? load(head.pair_decay + t * chunk + s) * load(scores + t * chunk + s) : vf{});
+                  s <= t ? load(head.decays.pair_decay + t * chunk + s) * load(scores + t * chunk + s) : vf{});
 }
 
 INLINE void read_shared(const Ssd& p, Shared& shared, int64_t b, int64_t t0, int64_t end, int64_t g,
@@ -150,21 +78,9 @@ INLINE void advance(const Shared& shared, const Head& head, int64_t index, int64
             tile.add_product(key + row, 1, shared.key_width, head.written_out + column, width, n);
             for_vectors(tile, [&](int r, int c) {
                 const int64_t at = (row + r) * width + column + c * W;
-                store(after + at, decayed(head.decay, load(before + at)) + tile.at[r][c]);
+                store(after + at, decayed(head.decays.decay, load(before + at)) + tile.at[r][c]);
             });
         });
-}
-
-INLINE void load_state(float* state, const View& v, int64_t b, int64_t h, int64_t K, int64_t V, int64_t rows,
-                       int64_t width) {
-    for (int64_t k = 0; k < K && v; ++k)
-        load_row(state + k * width, v.at(b, h, k), v.element, v.strides[3], int(V), int(width));
-    for (int64_t i = v ? K * width : 0; i < rows * width; i += W) store(state + i, vf{});
-}
-
-INLINE void store_state(float* target, const float* state, int64_t K, int64_t V, int64_t width) {
-    for (int64_t k = 0; k < K; ++k)
-        store_row(reinterpret_cast<char*>(target + k * V), state + k * width, Element::float32, 1, int(V));
 }
 
 INLINE Shared make_shared(const Ssd& p, Scratch& scratch) {
@@ -180,9 +96,8 @@ INLINE Shared make_shared(const Ssd& p, Scratch& scratch) {
 
 INLINE Head make_head(const Ssd& p, const Shared& shared, Scratch& scratch) {
     Head head{};
-    head.log_decay = scratch.take(chunk), head.gain = scratch.take(chunk);
-    head.decay_in = scratch.take(chunk), head.decay_out = scratch.take(chunk);
-    head.pair_decay = scratch.take(chunk * chunk), head.pairs = scratch.take(chunk * chunk);
+    head.decays = make_decays(scratch);
+    head.gain = scratch.take(chunk), head.pairs = scratch.take(chunk * chunk);
     head.value = scratch.take(chunk * shared.value_width);
     head.written = p.gain ? scratch.take(chunk * shared.value_width) : head.value;
     head.written_out = scratch.take(chunk * shared.value_width);
@@ -200,7 +115,7 @@ INLINE void write_output(const Ssd& p, const Shared& shared, const Head& head, i
         rows, [&](int64_t) { return width; },
         [&](auto& tile, int64_t row, int64_t column) {
             tile.add_product(query + row * shared.key_width, shared.key_width, 1, state + column, width, p.key_dim);
-            tile.scale_rows(head.decay_in + row);
+            tile.scale_rows(head.decays.decay_in + row);
             tile.add_product(head.pairs + row * chunk, chunk, 1, head.written + column, width, row + tile_rows);
             for_vectors(tile, [&](int r, int c) {
                 const int64_t at = (row + r) * width + column + c * W;
