@@ -4,6 +4,7 @@ from lengthen.kernels.cross_entropy import linear_cross_entropy, linear_cross_en
 from lengthen.kernels.gated_delta_rule import gated_delta_rule, gated_delta_rule_reference
 from lengthen.kernels.gated_linear_attention import gated_linear_attention, gated_linear_attention_reference
 from lengthen.kernels.linear_scan import linear_scan, linear_scan_reference
+from lengthen.kernels.rwkv7 import rwkv7, rwkv7_reference
 from lengthen.kernels.selective_scan import selective_scan, selective_scan_reference
 from lengthen.kernels.short_conv import short_conv, short_conv_reference
 from lengthen.kernels.ssd import ssd, ssd_reference
@@ -18,6 +19,8 @@ __all__ = [
     "linear_cross_entropy_reference",
     "linear_scan",
     "linear_scan_reference",
+    "rwkv7",
+    "rwkv7_reference",
     "selective_scan",
     "selective_scan_reference",
     "short_conv",

@@ -69,6 +69,16 @@ def time_first(tensor: Tensor, rows: slice, chunk: slice, dtype: torch.dtype) ->
     return tensor[rows, chunk].transpose(0, 1).to(dtype)
 
 
+def split_decay(log_decay: Tensor) -> tuple[Tensor, Tensor]:
+    """(kept, changed) with decay = kept + changed, so that kept * h + (changed * h + write) is rounded once.
+
+    A slow decay keeps 1 and changes by decay - 1, which the decay itself could not hold: in float32, 1 - 1e-6 is
+    off by 3 % of its distance from 1. A fast one, from exp(-0.34) down, keeps 0.
+    """
+    slow = log_decay > -0.34
+    return slow.to(log_decay.dtype), torch.where(slow, log_decay.expm1(), log_decay.exp())
+
+
 def scan_chunk(log_decay: Tensor, write: Tensor, state: Tensor) -> Tensor:
     """The states after each position of a chunk, from the state before it.
 

@@ -64,11 +64,13 @@ inline View view(const OptionalArray& array, const char* name, Shape shape, bool
 
 // The same for an array that a kernel fills, whose last axis must be contiguous.
 inline View output(const Array& array, const char* name, Shape shape) {
-    const View out = view(array, name, shape);
+    View out = view(array, name, shape);
     const size_t last = shape.size() - 1;
     if (out.strides[last] != 1 && shape.begin()[last] != 1)
         throw std::invalid_argument(std::string(name) + "'s last axis is not contiguous");
-    prefer_huge_pages(out.data, int64_t(array.size()) * out.bytes());
+    const int64_t bytes = int64_t(array.size()) * out.bytes();
+    prefer_huge_pages(out.data, bytes);
+    out.past_caches = bytes > (int64_t(1) << 25);
     return out;
 }
 inline View output(const OptionalArray& array, const char* name, Shape shape) {

@@ -27,6 +27,7 @@ struct View {
     void* data = nullptr;
     Element element = Element::float32;
     int64_t strides[4] = {0, 0, 0, 0};
+    bool past_caches = false;  // an output that outgrows the caches: written past them
 
     explicit operator bool() const { return data != nullptr; }
     int64_t bytes() const { return element == Element::bfloat16 ? 2 : 4; }
@@ -77,6 +78,9 @@ void parallel_for(int64_t tasks, int threads, const Body& body) {
         FlushDenormals flush;
         try {
             for (int64_t task = next++; task < tasks; task = next++) body(task);
+#if defined(__x86_64__)
+            _mm_sfence();  // stores past the caches are seen only after this
+#endif
         } catch (...) {
             std::lock_guard<std::mutex> lock(guard);
             if (!failure) failure = std::current_exception();

@@ -29,6 +29,7 @@ GatedLinearAttention inputs(const Array& query, const Array& key, const Array& v
     s.heads = size_of(query, "query", 4, 2), s.K = size_of(query, "query", 4, 3);
     s.V = size_of(value, "value", 4, 3);
     s.threads = threads;
+    require(threads >= 1, "threads is below 1");
     require(chunk >= 1, "chunk is below 1");
     s.chunk = chunk, s.chunks = (s.positions + chunk - 1) / chunk;
     require(s.batch >= 1 && s.positions >= 1 && s.heads >= 1 && s.K >= 1 && s.V >= 1, "query or value is empty");

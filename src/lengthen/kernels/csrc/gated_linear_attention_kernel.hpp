@@ -241,7 +241,7 @@ static void gated_linear_attention_forward(const GatedLinearAttention& s) {
                     forward_block<decltype(width)::value, false>(x, n, v0, state);
             });
             for (int t = 0; t < n; ++t)
-                store_row(s.y.at(b, t0 + t, h), x.y + int64_t(t) * x.values, s.y.element, 1, x.V);
+                store_row(s.y.at(b, t0 + t, h), x.y + int64_t(t) * x.values, s.y.element, 1, x.V, s.y.past_caches);
         }
         for (int64_t i = 0; i < heads; ++i)
             store_state(s.final_state + (b * s.heads + first + i) * s.K * s.V, states + i * size, x);
@@ -308,10 +308,10 @@ static void gated_linear_attention_backward(const GatedLinearAttention& s) {
                     }
                     store(x.dk + at, dkey);
                 }
-                store_row(s.dquery.at(b, t0 + t, h), x.dq + key, s.dquery.element, 1, x.K);
-                store_row(s.dkey.at(b, t0 + t, h), x.dk + key, s.dkey.element, 1, x.K);
-                store_row(s.dlog_decay.at(b, t0 + t, h), x.ddecay + key, s.dlog_decay.element, 1, x.K);
-                store_row(s.dvalue.at(b, t0 + t, h), x.dv + value, s.dvalue.element, 1, x.V);
+                store_row(s.dquery.at(b, t0 + t, h), x.dq + key, s.dquery.element, 1, x.K, s.dquery.past_caches);
+                store_row(s.dkey.at(b, t0 + t, h), x.dk + key, s.dkey.element, 1, x.K, s.dkey.past_caches);
+                store_row(s.dlog_decay.at(b, t0 + t, h), x.ddecay + key, s.dlog_decay.element, 1, x.K, s.dlog_decay.past_caches);
+                store_row(s.dvalue.at(b, t0 + t, h), x.dv + value, s.dvalue.element, 1, x.V, s.dvalue.past_caches);
                 if (s.gain) {
                     const float dgain = sum(gain);
                     store_row(s.dgain.at(b, t0 + t, h), &dgain, s.dgain.element, 1, 1);

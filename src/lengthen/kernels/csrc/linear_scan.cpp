@@ -24,6 +24,7 @@ LinearScan inputs(const Array& log_decay, const Array& x, const OptionalArray& g
     LinearScan s{};
     s.batch = size_of(x, "x", 3, 0), s.positions = size_of(x, "x", 3, 1), s.channels = size_of(x, "x", 3, 2);
     s.threads = threads;
+    require(threads >= 1, "threads is below 1");
     require(chunk >= 1, "chunk is below 1");
     s.chunk = chunk, s.chunks = (s.positions + chunk - 1) / chunk;
     require(s.batch >= 1 && s.positions >= 1 && s.channels >= 1, "x is empty");

@@ -71,7 +71,7 @@ static void linear_scan_forward(const LinearScan& s) {
             run_chunk(s, q, state, b, t0, n, d0, columns, s.chunk);
             std::memcpy(state, q.h + int64_t(n - 1) * width, sizeof(float) * size_t(width));
             for (int t = 0; t < n; ++t)
-                store_row(s.y.at(b, t0 + t, d0), q.h + int64_t(t) * width, s.y.element, 1, columns);
+                store_row(s.y.at(b, t0 + t, d0), q.h + int64_t(t) * width, s.y.element, 1, columns, s.y.past_caches);
         }
         std::memcpy(s.final_state + b * s.channels + d0, state, sizeof(float) * size_t(columns));
     });
@@ -112,9 +112,9 @@ static void linear_scan_backward(const LinearScan& s) {
                     }
                 }
                 const int64_t row = int64_t(t) * width;
-                store_row(s.dlog_decay.at(b, t0 + t, d0), q.coefficient + row, s.dlog_decay.element, 1, columns);
-                store_row(s.dx.at(b, t0 + t, d0), q.x + row, s.dx.element, 1, columns);
-                if (s.gain) store_row(s.dgain.at(b, t0 + t, d0), q.gain + row, s.dgain.element, 1, columns);
+                store_row(s.dlog_decay.at(b, t0 + t, d0), q.coefficient + row, s.dlog_decay.element, 1, columns, s.dlog_decay.past_caches);
+                store_row(s.dx.at(b, t0 + t, d0), q.x + row, s.dx.element, 1, columns, s.dx.past_caches);
+                if (s.gain) store_row(s.dgain.at(b, t0 + t, d0), q.gain + row, s.dgain.element, 1, columns, s.dgain.past_caches);
             }
         }
         for (int i = 0; i < width; i += W) store(dh + i, decayed(load(c + i), load(dh + i)));

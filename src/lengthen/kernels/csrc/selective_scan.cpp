@@ -31,6 +31,7 @@ SelectiveScan inputs(const Array& x, const Array& step, const Array& A, const Ar
     s.batch = size_of(x, "x", 3, 0), s.positions = size_of(x, "x", 3, 1), s.channels = size_of(x, "x", 3, 2);
     s.states = int(size_of(A, "A", 2, 1));
     s.softplus = softplus, s.threads = threads, s.group = 128;
+    require(threads >= 1, "threads is below 1");
     require(chunk >= 1, "chunk is below 1");
     s.chunk = chunk, s.chunks = (s.positions + chunk - 1) / chunk;
     require(s.batch >= 1 && s.positions >= 1 && s.channels >= 1 && s.states >= 1, "x or A is empty");

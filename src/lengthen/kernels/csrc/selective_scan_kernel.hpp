@@ -211,7 +211,7 @@ static void selective_scan_forward(const SelectiveScan& s) {
                     store(q.y + i, load(q.y + i) * z * sigmoid(z));
                 }
             for (int t = 0; t < n; ++t)
-                store_row(s.y.at(b, t0 + t, d0), q.y + int64_t(t) * width, s.y.element, 1, columns);
+                store_row(s.y.at(b, t0 + t, d0), q.y + int64_t(t) * width, s.y.element, 1, columns, s.y.past_caches);
         }
         store_transposed(s.final_state + (b * s.channels + d0) * s.states, h, columns, s.states, width);
     });
@@ -322,12 +322,12 @@ static void selective_scan_backward(const SelectiveScan& s) {
                 }
             for (int t = 0; t < n; ++t) {
                 const int64_t at = int64_t(t) * width;
-                store_row(s.dx.at(b, t0 + t, d0), q.x + at, s.dx.element, 1, columns);
-                store_row(s.dstep.at(b, t0 + t, d0), q.step + at, s.dstep.element, 1, columns);
-                if (s.gain) store_row(s.dgain.at(b, t0 + t, d0), q.gain + at, s.dgain.element, 1, columns);
-                if (s.gate) store_row(s.dgate.at(b, t0 + t, d0), q.gate + at, s.dgate.element, 1, columns);
+                store_row(s.dx.at(b, t0 + t, d0), q.x + at, s.dx.element, 1, columns, s.dx.past_caches);
+                store_row(s.dstep.at(b, t0 + t, d0), q.step + at, s.dstep.element, 1, columns, s.dstep.past_caches);
+                if (s.gain) store_row(s.dgain.at(b, t0 + t, d0), q.gain + at, s.dgain.element, 1, columns, s.dgain.past_caches);
+                if (s.gate) store_row(s.dgate.at(b, t0 + t, d0), q.gate + at, s.dgate.element, 1, columns, s.dgate.past_caches);
                 if (s.decay_step)
-                    store_row(s.ddecay_step.at(b, t0 + t, d0), q.ddecay + at, s.ddecay_step.element, 1, columns);
+                    store_row(s.ddecay_step.at(b, t0 + t, d0), q.ddecay + at, s.ddecay_step.element, 1, columns, s.ddecay_step.past_caches);
             }
         }
         store_transposed(s.dinitial + (b * s.channels + d0) * s.states, dh, columns, s.states, width);

@@ -157,10 +157,23 @@ INLINE void load_rows(float* tile, const View& view, const char* source, int64_t
         load_row(tile + int64_t(t) * width, row, view.element, stride, columns, width);
     }
 }
-INLINE void store_row(char* target, const float* tile, Element element, int64_t stride, int columns) {
+// Past the caches: for outputs that outgrow them, which otherwise would be read before they are written.
+INLINE void stream(float* p, vf v) {
+#if LENGTHEN_WIDTH == 16
+    _mm512_stream_ps(p, (__m512)v);
+#elif LENGTHEN_WIDTH == 8
+    _mm256_stream_ps(p, (__m256)v);
+#else
+    store(p, v);
+#endif
+}
+INLINE void store_row(char* target, const float* tile, Element element, int64_t stride, int columns,
+                      bool past_caches = false) {
     int i = 0;
     if (element == Element::float32) {
         float* p = reinterpret_cast<float*>(target);
+        if (past_caches && stride == 1 && reinterpret_cast<uintptr_t>(p) % (W * 4) == 0)
+            for (; i + W <= columns; i += W) stream(p + i, load(tile + i));
         if (stride == 1)
             for (; i + W <= columns; i += W) store(p + i, load(tile + i));
         for (; i < columns; ++i) p[i * stride] = tile[i];
