@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lengthen.cli import main
-from tests.conftest import tiny_mamba2
+from tests.conftest import SHAPES, tiny_mamba2
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +103,43 @@ def test_post_train(capsys, model, text, tmp_path, intervention):
         p.name for p in out.iterdir()
     }
     assert run(capsys, "check", out / "model")[0] == 0
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("intervention", ["state-passing", "tbptt", "fitted-noise", "random-noise", "zero"])
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_random_checkpoints_of_every_shape(capsys, text, tmp_path, shape, intervention):
+    """check passes, twenty steps run, and the saved model in plain transformers gives the same logits."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from lengthen import load
+    from lengthen.models.parity import _error
+
+    tiny_mamba2(**SHAPES[shape]).save_pretrained(tmp_path / "model")
+    assert run(capsys, "check", tmp_path / "model")[0] == 0
+    arguments = [
+        "--data",
+        text,
+        "--train-context",
+        64,
+        "--steps",
+        20,
+        "--intervention",
+        intervention,
+        "--out",
+        tmp_path / "run",
+    ]
+    assert run(capsys, "post-train", tmp_path / "model", *arguments)[0] == 0
+    plain, wrapped = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").eval(),
+        load(tmp_path / "run" / "model"),
+    )
+    ids = torch.randint(256, (2, 300), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        error = _error(wrapped(ids).logits, plain(ids).logits)
+    print(f"{shape}, {intervention}: logits differ by {error:.1e}")
+    assert error < 1e-5
 
 
 def test_pretrain_and_report(capsys, tmp_path):

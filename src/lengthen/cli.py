@@ -21,10 +21,10 @@ app = App(
     name="lengthen",
     help="Make recurrent sequence models work past the length they were trained on, and prove it.",
     version_flags=["--version"],
+    default_parameter=Parameter(negative=""),
     result_action="return_value",
 )
 
-Positive = Annotated[int, Parameter(negative="")]
 OK, PARITY_FAILED = 0, 3
 
 
@@ -33,26 +33,25 @@ OK, PARITY_FAILED = 0, 3
 class Common:
     """What every command takes.
 
-    Parameters
-    ----------
-    out: Write a run folder here: run.json, results/, figures/, report.html, and model/ where one is trained.
-    json: Print the result as JSON and nothing else on standard output.
-    seed: Of everything random.
-    device: Where to run, such as cpu or cuda:0 (the first GPU where there is one).
-    dtype: Of the weights: float32, bfloat16, float16, float64, or as saved.
-    threads: CPU threads (PyTorch's choice unless said).
-    config: A YAML file with any of the command's options; `training:` in it holds transformers.TrainingArguments.
-    debug: Show the traceback of an error.
+    Args:
+        out: Write a run folder here: run.json, results/, figures/, report.html, and model/ where one is trained.
+        json: Print the result as JSON and nothing else on standard output.
+        seed: Of everything random.
+        device: Where to run, such as cpu or cuda:0 (the first GPU where there is one).
+        dtype: Of the weights: float32, bfloat16, float16, float64, or as saved.
+        threads: CPU threads (PyTorch's choice unless said).
+        config: A YAML file with any of the command's options; `training:` in it holds transformers.TrainingArguments.
+        debug: Show the traceback of an error.
     """
 
     out: Path | None = None
-    json: Annotated[bool, Parameter(negative="")] = False
+    json: bool = False
     seed: int = 0
     device: str | None = None
     dtype: str | None = None
     threads: int | None = None
     config: Path | None = None
-    debug: Annotated[bool, Parameter(negative="")] = False
+    debug: bool = False
 
 
 DEFAULTS = Common()
@@ -75,15 +74,14 @@ def demo(*, common: Common = DEFAULTS) -> int:
 
 
 @app.command
-def check(*models: str, as_is: Annotated[bool, Parameter(negative="")] = False, common: Common = DEFAULTS) -> int:
+def check(*models: str, as_is: bool = False, common: Common = DEFAULTS) -> int:
     """Check that a model's recurrent state is really carried, exactly and with gradients.
 
     Example: lengthen check ./my-mamba2
 
-    Parameters
-    ----------
-    models: Directories or hub names. With --as-is and none, tiny random models of every class in transformers.
-    as_is: Judge the library's own path through its own cache, without lengthen.
+    Args:
+        models: Directories or hub names. With --as-is and none, tiny random models of every class in transformers.
+        as_is: Judge the library's own path through its own cache, without lengthen.
     """
     _prepare(common)
     from lengthen.models import check as run
@@ -127,7 +125,7 @@ def diagnose(
     n: int = 16,
     positions: Annotated[list[int] | None, Parameter(consume_multiple=True)] = None,
     tokenizer: str | None = None,
-    join: Annotated[bool, Parameter(negative="")] = False,
+    join: bool = False,
     segment: int | None = None,
     common: Common = DEFAULTS,
 ) -> int:
@@ -135,17 +133,16 @@ def diagnose(
 
     Example: lengthen diagnose ./my-mamba2 --data held-out.txt --train-context 2048 --max-length 131072
 
-    Parameters
-    ----------
-    model: A directory or hub name.
-    data: Held-out text: a file, a directory, or hub:OWNER/NAME.
-    train_context: Positions of a training window.
-    max_length: Positions to go to (64 training contexts unless said).
-    n: Sequences, at least 16 for a verdict.
-    positions: Where to tell the perplexity (2048 8192 32768 131072 unless said).
-    tokenizer: A tokenizer's directory or name, or "bytes" (the model's own unless said).
-    join: Lay documents end to end where none is long enough.
-    segment: Positions a call (chosen by device and n unless said).
+    Args:
+        model: A directory or hub name.
+        data: Held-out text: a file, a directory, or hub:OWNER/NAME.
+        train_context: Positions of a training window.
+        max_length: Positions to go to (64 training contexts unless said).
+        n: Sequences, at least 16 for a verdict.
+        positions: Where to tell the perplexity (2048 8192 32768 131072 unless said).
+        tokenizer: A tokenizer's directory or name, or "bytes" (the model's own unless said).
+        join: Lay documents end to end where none is long enough.
+        segment: Positions a call (chosen by device and n unless said).
     """
     _prepare(common)
     from lengthen.diagnosis import diagnose as run
@@ -193,19 +190,18 @@ def post_train(
 
     Example: lengthen post-train ./my-mamba2 --data train.txt --train-context 2048 --steps 500 --out repaired
 
-    Parameters
-    ----------
-    model: A directory or hub name; it is not changed, the trained model goes to OUT/model.
-    data: Training text: a file, a directory, or hub:OWNER/NAME.
-    train_context: Positions of a training window.
-    steps: Optimiser steps.
-    intervention: state-passing, tbptt, fitted-noise, random-noise, or zero (the control); settings after a colon, as in
-        state-passing:zero_fraction=0.5.
-    rows: Windows a step, over all processes.
-    learning_rate: The peak; a tenth of pre-training's is the usual choice.
-    warmup: Steps until the peak.
-    accumulation: Micro-batches a step.
-    tokenizer: A tokenizer's directory or name, or "bytes" (the model's own unless said).
+    Args:
+        model: A directory or hub name; it is not changed, the trained model goes to OUT/model.
+        data: Training text: a file, a directory, or hub:OWNER/NAME.
+        train_context: Positions of a training window.
+        steps: Optimiser steps.
+        intervention: state-passing, tbptt, fitted-noise, random-noise, or zero (the control); settings after a colon, as in
+            state-passing:zero_fraction=0.5.
+        rows: Windows a step, over all processes.
+        learning_rate: The peak; a tenth of pre-training's is the usual choice.
+        warmup: Steps until the peak.
+        accumulation: Micro-batches a step.
+        tokenizer: A tokenizer's directory or name, or "bytes" (the model's own unless said).
     """
     training = _prepare(common)
     from lengthen.models import load, tokenizer_for
@@ -255,23 +251,22 @@ def pretrain(
 ) -> int:
     """Train a small Mamba-2 on bytes from random weights, to study where such models break.
 
-    Example: lengthen pretrain --decay-range 0.005 0.1 --out slow
+    Example: lengthen pretrain --decay-range 0.002 0.05 --out slow
 
-    Parameters
-    ----------
-    data: Training text (the bundled plays unless said).
-    train_context: Positions of a training window.
-    steps: Optimiser steps.
-    width: Hidden size.
-    layers: Number of layers.
-    head_dim: Channels of a head.
-    state_size: State entries per channel.
-    groups: Groups of heads that share keys and queries.
-    decay_range: A of each head is drawn uniformly from here; 1 16 is the stock initialisation, 0.005 0.1 slow.
-    rows: Windows a step.
-    learning_rate: The peak.
-    warmup: Steps until the peak.
-    intervention: state-passing, tbptt, fitted-noise, random-noise, or zero.
+    Args:
+        data: Training text (the bundled plays unless said).
+        train_context: Positions of a training window.
+        steps: Optimiser steps.
+        width: Hidden size.
+        layers: Number of layers.
+        head_dim: Channels of a head.
+        state_size: State entries per channel.
+        groups: Groups of heads that share keys and queries.
+        decay_range: A of each head is drawn uniformly from here; 1 16 is the stock initialisation, 0.002 0.05 slow.
+        rows: Windows a step.
+        learning_rate: The peak.
+        warmup: Steps until the peak.
+        intervention: state-passing, tbptt, fitted-noise, random-noise, or zero.
     """
     training = _prepare(common)
     from lengthen.data import bundled_plays
@@ -314,9 +309,8 @@ def report(run: Path, *, common: Common = DEFAULTS) -> int:
 
     Example: lengthen report demo-run
 
-    Parameters
-    ----------
-    run: The run folder.
+    Args:
+        run: The run folder.
     """
     from lengthen.reporting import write_report
 

@@ -28,7 +28,7 @@ PRETRAINING_STEPS = 1000
 STEPS = 500
 ROWS = 16
 LEARNING_RATE = 3e-3
-SLOW_DECAYS = (0.001, 0.02)
+SLOW_DECAYS = (0.002, 0.05)
 RECIPE = Mamba2Recipe(decay_range=SLOW_DECAYS)
 CAVEAT = (
     "This demonstrates repair, not quality: the model is small (77 thousand parameters, bytes) and its decays start "

@@ -73,9 +73,9 @@ def load_library_model(
 
 
 def tokenizer_for(model: str | Path) -> Any:
-    """The tokenizer that lies beside a model, or "bytes" for a model of 256 or 257 to 320 ids without one.
+    """The tokenizer that lies beside a model; "bytes" for a directory without one whose vocabulary is that of bytes.
 
-    Raises InputError where a directory holds no tokenizer and its vocabulary is not one of bytes.
+    Raises InputError where a directory holds no tokenizer and has fewer than 256 or more than 320 ids.
     """
     path = Path(model)
     if path.is_dir() and not any((path / name).exists() for name in TOKENIZER_FILES):

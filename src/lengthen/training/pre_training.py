@@ -25,7 +25,7 @@ from lengthen.training.running import Optimisation, run_training
 class Mamba2Recipe:
     """A small Mamba-2: width, layers, heads of head_dim channels, state_size per head, vocabulary.
 
-    decay_range: A of each head is drawn uniformly from it. (1, 16) is the stock initialisation; (0.005, 0.1) decays so
+    decay_range: A of each head is drawn uniformly from it. (1, 16) is the stock initialisation; (0.002, 0.05) decays so
     slowly that a state keeps growing past any short training context.
     """
 
