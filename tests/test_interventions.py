@@ -208,6 +208,10 @@ def test_provenance_counts_the_age_of_a_chain():
         r = rows([0, 1], step=step, shuffled=False, start=[step == 0, step != 1])
         t.observe(r, filled([1, 2]))
     assert (t.bank.provenance(0).age, t.bank.provenance(1).age) == (15, 5)
+    sp = StatePassing(zero_fraction=0.5)
+    for step in range(3):
+        sp.observe(rows([0, 1], step=step), filled([1, 2]))
+    assert (sp.bank.provenance(0).age, sp.bank.provenance(1).age) == (5, 15)
 
 
 @pytest.mark.parametrize(

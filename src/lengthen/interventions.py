@@ -222,25 +222,28 @@ class StatePassing(Intervention):
         self.bank = StateBank(device)
 
     def initial_state(self, rows: Rows, zero: RecurrentState) -> RecurrentState:
-        zero_lanes = math.floor(self.zero_fraction * rows.lanes)
-        if self.zero_fraction > 0 and zero_lanes == 0:
+        if self.zero_fraction > 0 and math.floor(self.zero_fraction * rows.lanes) == 0:
             raise InputError(
                 f"zero_fraction {self.zero_fraction} of {rows.lanes} lanes is no lane at all; use at least "
                 f"{math.ceil(1 / self.zero_fraction)} rows a step, or set zero_fraction to 0."
             )
-        lanes = as_lanes(rows.lane)
-        state = self.bank.get(lanes, zero)
+        state = self.bank.get(as_lanes(rows.lane), zero)
         if state is zero:
             return zero
-        from_zero = torch.tensor([lane < zero_lanes for lane in lanes])
-        if self.p_zero > 0:
-            from_zero |= torch.tensor([_uniform(self.seed, rows.step, lane) < self.p_zero for lane in lanes])
+        from_zero = self._from_zero(rows)
         if from_zero.any():
             state = state.zero_rows(from_zero)
         return state if self.window_state else state.without_window()
 
     def observe(self, rows: Rows, final_state: RecurrentState) -> None:
-        _keep(self.bank, rows, final_state)
+        _keep(self.bank, rows, final_state, self._from_zero(rows))
+
+    def _from_zero(self, rows: Rows) -> Tensor:
+        """bool [B]: rows whose lane always starts from zero, or is drawn to in this step."""
+        zero_lanes = math.floor(self.zero_fraction * rows.lanes)
+        lanes = as_lanes(rows.lane)
+        drawn = [self.p_zero > 0 and _uniform(self.seed, rows.step, lane) < self.p_zero for lane in lanes]
+        return torch.tensor([lane < zero_lanes or zero for lane, zero in zip(lanes, drawn)])
 
     def save(self, directory: str | Path) -> None:
         self.bank.save(directory)
@@ -267,7 +270,7 @@ class TBPTT(Intervention):
         return state.zero_rows(rows.start.cpu()) if bool(rows.start.any()) else state
 
     def observe(self, rows: Rows, final_state: RecurrentState) -> None:
-        _keep(self.bank, rows, final_state)
+        _keep(self.bank, rows, final_state, rows.start)
 
     def save(self, directory: str | Path) -> None:
         self.bank.save(directory)
@@ -467,16 +470,16 @@ def _noisy(spec: TensorSpec) -> bool:
     return spec.kind == "recurrent" and spec.noise
 
 
-def _keep(bank: StateBank, rows: Rows, final_state: RecurrentState) -> None:
+def _keep(bank: StateBank, rows: Rows, final_state: RecurrentState, from_zero: Tensor) -> None:
     lanes = as_lanes(rows.lane)
     documents = as_lanes(rows.document) if rows.document is not None else [-1] * len(lanes)
     offsets = as_lanes(rows.offset) if rows.offset is not None else [-1] * len(lanes)
-    starts = as_lanes(rows.start)
+    fresh = from_zero.tolist()
     provenance = [
         Provenance(
             documents[i],
             offsets[i] + rows.tokens if offsets[i] >= 0 else -1,
-            rows.tokens + (0 if starts[i] or lane not in bank else bank.provenance(lane).age),
+            rows.tokens + (0 if fresh[i] or lane not in bank else bank.provenance(lane).age),
         )
         for i, lane in enumerate(lanes)
     ]
