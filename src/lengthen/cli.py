@@ -74,7 +74,7 @@ def demo(*, common: Common = DEFAULTS) -> int:
 
 
 @app.command
-def check(*models: str, as_is: bool = False, common: Common = DEFAULTS) -> int:
+def check(*models: str, as_is: bool = False, markdown: bool = False, common: Common = DEFAULTS) -> int:
     """Check that a model's recurrent state is really carried, exactly and with gradients.
 
     Example: lengthen check ./my-mamba2
@@ -82,10 +82,11 @@ def check(*models: str, as_is: bool = False, common: Common = DEFAULTS) -> int:
     Args:
         models: Directories or hub names. With --as-is and none, tiny random models of every class in transformers.
         as_is: Judge the library's own path through its own cache, without lengthen.
+        markdown: With --as-is, print the findings as the page docs/compatibility.md.
     """
     _prepare(common)
     from lengthen.models import check as run
-    from lengthen.models import check_library_path, load_library_model, survey
+    from lengthen.models import check_library_path, compatibility_page, load_library_model, survey
 
     if not models and not as_is:
         raise InputError("No model was given; name a directory or hub name, or use --as-is for a survey.")
@@ -103,6 +104,8 @@ def check(*models: str, as_is: bool = False, common: Common = DEFAULTS) -> int:
             _report(common.out)
     if common.json:
         _print_json({"models": [r.to_json() for r in results]} if as_is else results[0].to_json())
+    elif as_is and markdown:
+        print(compatibility_page(results), end="")
     elif as_is:
         from lengthen.reporting import terminal
 

@@ -1,6 +1,6 @@
 """How known layer families use a kernel, and how a user's model gets its state in and out."""
 
-from lengthen.models.library_path import check_library_path, survey
+from lengthen.models.library_path import check_library_path, compatibility_page, survey
 from lengthen.models.loading import load, load_library_model, tokenizer_for
 from lengthen.models.parity import check
 from lengthen.models.wrapping import (
@@ -17,6 +17,7 @@ from lengthen.models.wrapping import (
 __all__ = [
     "check",
     "check_library_path",
+    "compatibility_page",
     "family_name",
     "is_wrapped",
     "library_model",

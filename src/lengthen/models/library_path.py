@@ -200,7 +200,7 @@ _CRASH = "The class crashes as soon as it is asked for a cache."
 _PAGE = """# What the library itself does with a recurrent state
 
 {versions}. Tiny random models of every recurrent and hybrid class with a long memory, each run by its own forward
-through its own cache, without lengthen. Written by `lengthen check --as-is`; give it a model to judge that one.
+through its own cache, without lengthen. Written by `lengthen check --as-is --markdown`; give it a model to judge that one.
 `lengthen check` judges a wrapped model.
 
 `ok`: passed. `error`: an exception. `no`: failed, where no number exists. Empty: the question does not apply.
