@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+import torch.utils.deterministic
 from torch import Tensor
 
 from lengthen.kernels.dispatch import compiled, portable_only
@@ -95,6 +96,29 @@ def in_segments(
         outputs.append(output)
         start += size
     return torch.cat(outputs, 1), inputs[state_name]
+
+
+def assert_agrees_over_131072(operator: Operator, reference: Operator, inputs: dict[str, Tensor]) -> None:
+    """Outputs and final state over a long sequence: 5e-5 is promised for 131,072 positions."""
+    with torch.no_grad():
+        results = operator(**inputs)
+        expected = reference(**{name: t.double() if t.is_floating_point() else t for name, t in inputs.items()})
+    for result, value in zip(results, expected):
+        assert max(errors(result, value)) < 5e-5
+
+
+def assert_writes_everything(operator: Operator, inputs: dict[str, Tensor], **options: object) -> None:
+    """Results and gradients are finite although every buffer the operator allocates starts out as NaN."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.utils.deterministic.fill_uninitialized_memory
+        assert torch.empty(3).isnan().all()
+        results = evaluate(operator, inputs, **options)
+    finally:
+        torch.use_deterministic_algorithms(before)
+    for name, value in results.items():
+        assert torch.isfinite(value).all(), name
 
 
 def assert_definition_differentiates(reference: Operator, inputs: dict[str, Tensor], **options: object) -> None:

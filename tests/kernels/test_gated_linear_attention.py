@@ -5,8 +5,10 @@ import torch
 from recurrence_comparison import (
     FORMS,
     assert_agrees,
+    assert_agrees_over_131072,
     assert_compiles_and_exports,
     assert_definition_differentiates,
+    assert_writes_everything,
     errors,
     evaluate,
     in_segments,
@@ -147,7 +149,7 @@ def test_float64_stays_float64() -> None:
     assert {value.dtype for value in actual.values()} == {torch.float64}
 
 
-@pytest.mark.parametrize("form", ["torch", "avx512"])
+@pytest.mark.parametrize("form", ["torch", "portable"])
 def test_is_a_well_formed_operator(form: str) -> None:
     i = {name: t.clone().requires_grad_() for name, t in make(2, 140, 2, 6, 4).items()}
     arguments = (i["query"], i["key"], i["value"], i["log_decay"], i["input_gain"], None, i["initial_state"])
@@ -157,6 +159,20 @@ def test_is_a_well_formed_operator(form: str) -> None:
 
 def test_compiles_and_exports_whole() -> None:
     assert_compiles_and_exports(gated_linear_attention, make(1, 66, 2, 4, 4, bonus=True))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_element_is_written(form: str) -> None:
+    with running(form):
+        assert_writes_everything(gated_linear_attention, make(2, 131, 3, 5, 21, bonus=True))
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("form", ["torch", "avx512"])
+def test_agrees_over_131072_positions(form: str) -> None:
+    inputs = make(1, 131072, 1, 3, 4)
+    with running(form):
+        assert_agrees_over_131072(gated_linear_attention, gated_linear_attention_reference, inputs)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -5,8 +5,10 @@ import torch
 from recurrence_comparison import (
     FORMS,
     assert_agrees,
+    assert_agrees_over_131072,
     assert_compiles_and_exports,
     assert_definition_differentiates,
+    assert_writes_everything,
     errors,
     evaluate,
     in_segments,
@@ -138,7 +140,7 @@ def test_float64_stays_float64() -> None:
     assert {value.dtype for value in actual.values()} == {torch.float64}
 
 
-@pytest.mark.parametrize("form", ["torch", "avx512"])
+@pytest.mark.parametrize("form", ["torch", "portable"])
 def test_is_a_well_formed_operator(form: str) -> None:
     i = {name: t.clone().requires_grad_() for name, t in make(2, 140, 6).items()}
     arguments = (i["log_decay"], i["x"], i["input_gain"], i["initial_state"])
@@ -148,6 +150,20 @@ def test_is_a_well_formed_operator(form: str) -> None:
 
 def test_compiles_and_exports_whole() -> None:
     assert_compiles_and_exports(linear_scan, make(1, 66, 4))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_element_is_written(form: str) -> None:
+    with running(form):
+        assert_writes_everything(linear_scan, make(2, 131, 150))
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("form", ["torch", "avx512"])
+def test_agrees_over_131072_positions(form: str) -> None:
+    inputs = make(1, 131072, 5)
+    with running(form):
+        assert_agrees_over_131072(linear_scan, linear_scan_reference, inputs)
 
 
 @pytest.mark.parametrize("form", FORMS)

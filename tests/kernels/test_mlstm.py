@@ -7,8 +7,10 @@ import torch
 from recurrence_comparison import (
     FORMS,
     assert_agrees,
+    assert_agrees_over_131072,
     assert_compiles_and_exports,
     assert_definition_differentiates,
+    assert_writes_everything,
     errors,
     evaluate,
     in_segments,
@@ -192,7 +194,7 @@ def test_float64_stays_float64() -> None:
     assert {value.dtype for value in actual.values()} == {torch.float64}
 
 
-@pytest.mark.parametrize("form", ["torch", "avx512"])
+@pytest.mark.parametrize("form", ["torch", "portable"])
 def test_the_gates_are_a_well_formed_operator(form: str) -> None:
     i = make(2, 20, 2, 2, 2, resets=False)
     arguments = [i[name].requires_grad_() for name in ("input_gate", "log_forget", "maximum")]
@@ -202,6 +204,20 @@ def test_the_gates_are_a_well_formed_operator(form: str) -> None:
 
 def test_compiles_and_exports_whole() -> None:
     assert_compiles_and_exports(RUN, make(1, 66, 2, 4, 4))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_element_is_written(form: str) -> None:
+    with running(form):
+        assert_writes_everything(RUN, make(2, 131, 3, 5, 21))
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("form", ["torch", "avx512"])
+def test_agrees_over_131072_positions(form: str) -> None:
+    inputs = make(1, 131072, 1, 3, 4)
+    with running(form):
+        assert_agrees_over_131072(RUN, DEFINITION, inputs)
 
 
 @pytest.mark.parametrize("form", FORMS)

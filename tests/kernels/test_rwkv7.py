@@ -5,8 +5,10 @@ import torch
 from recurrence_comparison import (
     FORMS,
     assert_agrees,
+    assert_agrees_over_131072,
     assert_compiles_and_exports,
     assert_definition_differentiates,
+    assert_writes_everything,
     errors,
     evaluate,
     in_segments,
@@ -148,7 +150,7 @@ def test_float64_stays_float64() -> None:
     assert {value.dtype for value in actual.values()} == {torch.float64}
 
 
-@pytest.mark.parametrize("form", ["torch", "avx512"])
+@pytest.mark.parametrize("form", ["torch", "portable"])
 def test_is_a_well_formed_operator(form: str) -> None:
     i = {n: t.clone().requires_grad_() for n, t in make(2, 140, 2, 6, 4).items() if n != "reset"}
     arguments = (
@@ -161,6 +163,20 @@ def test_is_a_well_formed_operator(form: str) -> None:
 
 def test_compiles_and_exports_whole() -> None:
     assert_compiles_and_exports(rwkv7, make(1, 66, 2, 4, 4))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_element_is_written(form: str) -> None:
+    with running(form):
+        assert_writes_everything(rwkv7, make(2, 131, 3, 5, 21))
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("form", ["torch", "avx512"])
+def test_agrees_over_131072_positions(form: str) -> None:
+    inputs = make(1, 131072, 1, 3, 4)
+    with running(form):
+        assert_agrees_over_131072(rwkv7, rwkv7_reference, inputs)
 
 
 @pytest.mark.parametrize("form", FORMS)

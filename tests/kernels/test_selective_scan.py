@@ -5,8 +5,10 @@ import torch
 from recurrence_comparison import (
     FORMS,
     assert_agrees,
+    assert_agrees_over_131072,
     assert_compiles_and_exports,
     assert_definition_differentiates,
+    assert_writes_everything,
     errors,
     evaluate,
     in_segments,
@@ -147,7 +149,7 @@ def test_float64_stays_float64() -> None:
     assert {value.dtype for value in actual.values()} == {torch.float64}
 
 
-@pytest.mark.parametrize("form", ["torch", "avx512"])
+@pytest.mark.parametrize("form", ["torch", "portable"])
 def test_is_a_well_formed_operator(form: str) -> None:
     i = make(2, 140, 6, 4)
     arguments = [i["x"], i["dt"], i["A"], i["B"], i["C"], None, i["gate"], i["dt_bias"], i["input_gain"], None]
@@ -159,6 +161,21 @@ def test_is_a_well_formed_operator(form: str) -> None:
 
 def test_compiles_and_exports_whole() -> None:
     assert_compiles_and_exports(selective_scan, make(1, 66, 8, 4), dt_softplus=True)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_element_is_written(form: str) -> None:
+    with running(form):
+        assert_writes_everything(selective_scan, make(2, 131, 150, 5), dt_softplus=True)
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("form", ["torch", "avx512"])
+def test_agrees_over_131072_positions(form: str) -> None:
+    inputs = make(1, 131072, 3, 2, full=False)
+    inputs["dt"] = inputs["dt"].exp()
+    with running(form):
+        assert_agrees_over_131072(selective_scan, selective_scan_reference, inputs)
 
 
 @pytest.mark.parametrize("form", FORMS)
