@@ -30,7 +30,7 @@ BLOCK_ELEMENTS = 1 << 21
 
 def segment_length(log_decay: Tensor | None) -> int:
     """Positions between the states that the forward keeps for the backward."""
-    return 8 * _chunk_length(log_decay)
+    return 4 * _chunk_length(log_decay)
 
 
 def _chunk_length(log_decay: Tensor | None) -> int:

@@ -137,12 +137,10 @@ INLINE void write_gradients(const GatedDeltaRule& p, const Chunk& c, const Gradi
     }
 }
 
-// Takes dstate from after a chunk to before it, and writes the chunk's gradients.
-INLINE void chunk_backward(const GatedDeltaRule& p, Chunk& c, Gradients& g, const float* state, float* dstate,
+// Takes dstate from after a solved chunk to before it, and writes the chunk's gradients.
+INLINE void chunk_backward(const GatedDeltaRule& p, const Chunk& c, Gradients& g, const float* state, float* dstate,
                            int64_t b, int64_t t0, int64_t n, int64_t h) {
     const int64_t width = c.value_width, keys = c.key_width;
-    read_chunk(p, c, b, t0, n, h);
-    solve_updates(p, c, n, state);
     load_rows(g.dy, p.doutput, b, t0, n, h, p.value_dim, width);
     scale_rows(g.dread, g.dy, c.decays.decay_in, chunk, width);
     solve_gradients(p, c, g, n, dstate);
@@ -179,11 +177,14 @@ inline void gated_delta_rule_backward(const GatedDeltaRule& p) {
     parallel_for(p.batch * p.heads, p.threads, [&](int64_t task) {
         const int64_t b = task / p.heads, h = task % p.heads, state_size = p.key_dim * p.value_dim;
         Scratch& scratch = Scratch::of_this_thread();
-        Chunk c = make_chunk(p, scratch);
+        const int64_t longest = p.positions < p.segment ? p.positions : p.segment;
+        const int64_t most = (longest + chunk - 1) / chunk;
+        Chunk* solved = reinterpret_cast<Chunk*>(scratch.take(most * int64_t(sizeof(Chunk)) / 4));
+        for (int64_t index = 0; index < most; ++index) solved[index] = make_chunk(p, scratch);
+        const Chunk& c = solved[0];
         Gradients g = make_gradients(c, scratch);
         const int64_t size = c.key_width * c.value_width;
-        const int64_t longest = p.positions < p.segment ? p.positions : p.segment;
-        float* states = scratch.take((longest + chunk - 1) / chunk * size);
+        float* states = scratch.take(most * size);
         float* dstate = scratch.take(size);
         load_state(dstate, p.dfinal, b, h, p.key_dim, p.value_dim, c.key_width, c.value_width);
         for (int64_t segment = (p.positions - 1) / p.segment; segment >= 0; --segment) {
@@ -198,14 +199,15 @@ inline void gated_delta_rule_backward(const GatedDeltaRule& p) {
             } else {
                 load_state(states, p.initial, b, h, p.key_dim, p.value_dim, c.key_width, c.value_width);
             }
-            for (int64_t index = 0; index + 1 < chunks; ++index) {
-                read_chunk(p, c, b, t0 + index * chunk, chunk, h);
-                solve_updates(p, c, chunk, states + index * size);
-                advance(c, chunk, states + index * size, states + (index + 1) * size);
+            for (int64_t index = 0; index < chunks; ++index) {
+                const int64_t first = t0 + index * chunk, n = rows_of_chunk(first, end);
+                read_chunk(p, solved[index], b, first, n, h);
+                solve_updates(p, solved[index], n, states + index * size);
+                if (index + 1 < chunks) advance(solved[index], n, states + index * size, states + (index + 1) * size);
             }
             for (int64_t index = chunks; index-- > 0;) {
-                const int64_t first = t0 + index * chunk;
-                chunk_backward(p, c, g, states + index * size, dstate, b, first, rows_of_chunk(first, end), h);
+                const int64_t first = t0 + index * chunk, n = rows_of_chunk(first, end);
+                chunk_backward(p, solved[index], g, states + index * size, dstate, b, first, n, h);
             }
         }
         if (p.dinitial)

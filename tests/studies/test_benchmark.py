@@ -1,0 +1,63 @@
+"""The benchmark compares like with like, and says what it left out."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lengthen.errors import InputError
+from lengthen.studies import benchmark_cases
+from lengthen.studies.benchmark import benchmark
+
+SHORT = [replace(case, length=65, with_memory=False) for case in benchmark_cases.cases() if case.op == "ssd"][:1]
+
+
+def test_times_ours_against_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lengthen.studies.benchmark.cases", lambda: SHORT)
+    threads = torch.get_num_threads()
+    result = benchmark(pairs=1)
+    (entry,) = result.to_json()["entries"]
+    assert {"op", "shape", "length", "mode", "peer", "ratio", "memory_ratio", "ceiling_share"} <= entry.keys()
+    assert entry["ratio"] > 0
+    assert entry["length"] == 65
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("op", ["ssd", "selective_scan", "mamba-1 layer", "mamba-2 layer"])
+def test_both_sides_compute_the_same(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The steps' own results are thrown away: catch what their functions return.
+    monkeypatch.setattr(
+        benchmark_cases, "_require", lambda package: None
+    )  # without mambapy transformers' own loop runs
+    case = next(case for case in benchmark_cases.cases() if case.op == op)
+    if "layer" in op:
+        monkeypatch.setattr(benchmark_cases, "_model_steps", lambda case, loss, ours, peer: (loss, ours, peer))
+        loss, ours, peer = case.build(case)
+        tokens = torch.randint(0, 256, (1, 33), generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            value = loss(ours, tokens)
+            expected = peer(tokens, labels=tokens).loss
+    else:
+        monkeypatch.setattr(benchmark_cases, "_steps", lambda case, ours, peer, inputs: (ours, peer, inputs))
+        function, other, inputs = replace(case, length=65).build(replace(case, length=65))
+        value, expected = function(*inputs), other(*inputs)
+        expected = expected.mT if op == "selective_scan" else expected
+    assert (value - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+def test_says_which_peer_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(case for case in benchmark_cases.cases() if case.peer == "fla naive")
+    monkeypatch.setattr("lengthen.studies.benchmark.cases", lambda: [case])
+    monkeypatch.setitem(sys.modules, "fla", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = benchmark(pairs=1)
+    assert not result.entries
+    assert "fla is not installed" in result.left_out[0]
+
+
+def test_refuses_what_it_cannot_time() -> None:
+    with pytest.raises(InputError, match="nothing called attention"):
+        benchmark(["attention"])
+    with pytest.raises(InputError, match="0 pairs"):
+        benchmark(pairs=0)
