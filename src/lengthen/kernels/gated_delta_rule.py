@@ -16,6 +16,7 @@ A log-decay of -inf forgets everything before its position, exactly, and its gra
 import torch
 from torch import Tensor
 
+from lengthen.kernels.cuda_libraries import gated_delta_rule_by_library, gated_delta_rule_kernel
 from lengthen.kernels.dispatch import Form, choose_form
 from lengthen.kernels.gated_delta_rule_compiled import delta_rule_compiled_backward, delta_rule_compiled_forward
 from lengthen.kernels.gated_delta_rule_portable import (
@@ -59,6 +60,12 @@ def gated_delta_rule(
     Source: Yang et al., Gated Delta Networks, 2024 (arXiv 2412.06464); per channel: Kimi Linear (arXiv 2510.26692).
     """
     _check(query, key, value, log_decay, beta, input_gain, initial_state)
+    if value.is_cuda:
+        kernel = gated_delta_rule_kernel(query, value, log_decay)
+        tensors = (query, key, value, log_decay, beta, input_gain, initial_state)
+        form = choose_form(*tensors, compiled_function="gated_delta_rule_forward", cuda_library=kernel is not None)
+        if kernel is not None and form is Form.CUDA_LIBRARY:
+            return gated_delta_rule_by_library(kernel, *tensors)
     sharing = value.shape[2] // query.shape[2]
     if sharing > 1:
         query, key = query.repeat_interleave(sharing, 2), key.repeat_interleave(sharing, 2)

@@ -14,6 +14,7 @@ A log-decay of -inf forgets everything before its position, exactly, and its gra
 import torch
 from torch import Tensor
 
+from lengthen.kernels.cuda_libraries import ssd_by_library, ssd_kernel
 from lengthen.kernels.dispatch import Form, choose_form
 from lengthen.kernels.recurrence import check_floating, check_sequence, check_shape, compute_dtype
 from lengthen.kernels.ssd_chunked import SEGMENT, ssd_chunked_backward, ssd_chunked_forward
@@ -52,7 +53,13 @@ def ssd(
     Source: Dao and Gu, Transformers are SSMs, 2024 (arXiv 2405.21060), section 6.
     """
     _check(query, key, value, log_decay, input_gain, skip, initial_state)
-    output, final_state, _ = ssd_forward(query, key, value, log_decay, input_gain, skip, initial_state)
+    inputs = (query, key, value, log_decay, input_gain, skip, initial_state)
+    if value.is_cuda:
+        kernel = ssd_kernel(query, value)
+        form = choose_form(*inputs, compiled_function="ssd_forward", cuda_library=kernel is not None)
+        if kernel is not None and form is Form.CUDA_LIBRARY:
+            return ssd_by_library(kernel, *inputs)
+    output, final_state, _ = ssd_forward(*inputs)
     return output, final_state
 
 
