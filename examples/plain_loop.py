@@ -1,6 +1,6 @@
 """State passing in a plain PyTorch loop: post-trains a recurrent language model on a text file.
 
-    python examples/plain_loop.py MODEL TEXT OUT [STEPS]
+python examples/plain_loop.py MODEL TEXT OUT [STEPS]
 """
 
 import sys

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.conftest import tiny_mamba2
 
 from lengthen import diagnose, wrap
 from lengthen.diagnosis.confidence import mean_and_stderr, t_975
@@ -14,6 +13,7 @@ from lengthen.diagnosis.position_loss import IntervalSums, bucket_intervals
 from lengthen.diagnosis.verdict import break_point, sentence
 from lengthen.errors import InputError
 from lengthen.results import Bucket, Diagnosis
+from tests.conftest import tiny_mamba2
 
 
 @pytest.mark.parametrize("context, length", [(64, 4096), (64, 64), (64, 65), (1, 64), (7, 500), (100, 12345)])
