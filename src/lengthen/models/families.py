@@ -36,7 +36,14 @@ FAMILIES: dict[str, Family] = {
     for family in [
         Family(
             name="mamba2",
-            layers=("transformers.models.mamba2.modeling_mamba2.Mamba2Mixer",),
+            layers=(
+                "transformers.models.mamba2.modeling_mamba2.Mamba2Mixer",
+                "transformers.models.bamba.modeling_bamba.BambaMixer",
+                "transformers.models.falcon_h1.modeling_falcon_h1.FalconH1Mixer",
+                "transformers.models.granitemoehybrid.modeling_granitemoehybrid.GraniteMoeHybridMambaLayer",
+                "transformers.models.nemotron_h.modeling_nemotron_h.NemotronHMamba2Mixer",
+                "transformers.models.zamba2.modeling_zamba2.Zamba2MambaMixer",
+            ),
             forward=mamba2.forward,
             zero_state=mamba2.zero_state,
             specs=mamba2.SPECS,

@@ -5,6 +5,8 @@ B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +18,18 @@ from lengthen.kernels import linear_cross_entropy
 
 IGNORED = -100
 _CHUNK = 1024
+
+# What a library's model multiplies the logits of its head with.
+_SCALES: dict[str, Callable[[Any], float]] = {
+    "transformers.models.falcon_h1.modeling_falcon_h1.FalconH1ForCausalLM": lambda m: m.model.lm_head_multiplier,
+    "transformers.models.granitemoehybrid.modeling_granitemoehybrid.GraniteMoeHybridForCausalLM": (
+        lambda m: 1 / m.config.logits_scaling
+    ),
+}
+# What it adds to its loss: this times the mean squared log-sum-exp of the logits.
+_Z_LOSSES: dict[str, Callable[[Any], float]] = {
+    "transformers.models.bamba.modeling_bamba.BambaForCausalLM": lambda m: m.z_loss_coefficient,
+}
 
 
 def shifted(labels: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -41,13 +55,42 @@ def head_logits(model: Any, hidden: Tensor, keep: int | Tensor = 0) -> Tensor:
     return _apply_head(model, kept)
 
 
-def head_loss(model: Any, hidden: Tensor, targets: Tensor, items: Tensor | int | None = None) -> Tensor:
-    """Cross-entropy of targets [B, T] (-100: none), over `items` tokens or, where that is None, over those counted."""
+def head_loss(
+    model: Any,
+    hidden: Tensor,
+    targets: Tensor,
+    items: Tensor | int | None = None,
+    attention_mask: Tensor | None = None,
+) -> Tensor:
+    """Cross-entropy of targets [B, T] (-100: none), over `items` tokens or, where that is None, over those counted.
+
+    Where the library's model adds a z-loss, so does this: over the positions that attention_mask [B, T] calls real.
+    """
     flat, wanted = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
     total = _losses(model, flat, wanted, "sum")
     if items is None:
-        return total / (wanted != IGNORED).sum()
-    return total / (items.to(total.device) if isinstance(items, Tensor) else items)
+        loss = total / (wanted != IGNORED).sum()
+    else:
+        loss = total / (items.to(total.device) if isinstance(items, Tensor) else items)
+    coefficient = _of_class(model, _Z_LOSSES, 0.0)
+    if coefficient > 0:
+        real = flat if attention_mask is None else flat[attention_mask.reshape(-1) != 0]
+        loss = loss + coefficient * _mean_squared_log_sum(model, real)
+    return loss
+
+
+def router_loss(model: Any, router_logits: tuple[Tensor, ...], attention_mask: Tensor | None) -> Tensor:
+    """The library's load-balancing loss of a mixture of experts, over real positions.
+
+    router_logits: one [B * T, experts] a layer, real positions of each row first; attention_mask: [B, T] as given.
+    """
+    function = next(
+        sys.modules[cls.__module__].load_balancing_loss_func
+        for cls in type(model).__mro__
+        if hasattr(sys.modules[cls.__module__], "load_balancing_loss_func")
+    )
+    real = None if attention_mask is None else (attention_mask != 0).sort(1, descending=True).values
+    return function(router_logits, model.num_experts, model.num_experts_per_tok, real)
 
 
 def token_losses(model: Any, hidden: Tensor, targets: Tensor) -> Tensor:
@@ -62,10 +105,11 @@ def _losses(model: Any, hidden: Tensor, targets: Tensor, reduction: str) -> Tens
         dtype = weight.dtype
         if torch.is_autocast_enabled(hidden.device.type):
             dtype = torch.get_autocast_dtype(hidden.device.type)
-        bias = None if bias is None else bias.to(dtype)
-        return linear_cross_entropy(
-            hidden.to(dtype), weight.to(dtype), targets, bias, ignore_index=IGNORED, reduction=reduction
-        )
+        hidden, bias = hidden.to(dtype), None if bias is None else bias.to(dtype)
+        scale = _of_class(model, _SCALES, 1.0)
+        if scale != 1:
+            hidden, bias = hidden * scale, None if bias is None else bias * scale
+        return linear_cross_entropy(hidden, weight.to(dtype), targets, bias, ignore_index=IGNORED, reduction=reduction)
 
     def chunk_losses(part: Tensor, wanted: Tensor) -> Tensor:
         return F.cross_entropy(_apply_head(model, part).float(), wanted, ignore_index=IGNORED, reduction=reduction)
@@ -77,10 +121,26 @@ def _losses(model: Any, hidden: Tensor, targets: Tensor, reduction: str) -> Tens
     return torch.cat(parts) if reduction == "none" else torch.stack(parts).sum()
 
 
+def _mean_squared_log_sum(model: Any, hidden: Tensor) -> Tensor:
+    def chunk_sum(part: Tensor) -> Tensor:
+        return _apply_head(model, part).logsumexp(-1).square().sum()
+
+    parts = [checkpoint(chunk_sum, part, use_reentrant=False) for part in hidden.split(_CHUNK)]
+    return torch.stack(parts).sum() / hidden.shape[0]
+
+
 def _apply_head(model: Any, hidden: Tensor) -> Tensor:
     head = model.get_output_embeddings()
     logits = head(hidden.to(head.weight.dtype))
-    return logits if logits.dtype == torch.float64 else logits.float()
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    scale = _of_class(model, _SCALES, 1.0)
+    return logits if scale == 1 else logits * scale
+
+
+def _of_class(model: Any, table: dict[str, Callable[[Any], float]], otherwise: float) -> float:
+    """What the table says of the model's class or one it derives from."""
+    names = (f"{cls.__module__}.{cls.__qualname__}" for cls in type(model).__mro__)
+    return next((float(table[name](model)) for name in names if name in table), otherwise)
 
 
 def _is_plain(head: nn.Module) -> bool:

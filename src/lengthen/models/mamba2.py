@@ -2,6 +2,9 @@
 
 B batch, T positions, H heads, K state size per head ("key"), V head size ("value"), G groups, D = H V channels,
 W convolution width. State: recurrent [B, H, K, V], window [B, D + 2 G K, W - 1] (inputs of the convolution).
+
+One function for every library layer of the family. What sets them apart is read from the layer: the limits of the
+step, muP multipliers of the input and of the projection, and whether there is a norm at the gate.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ def forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> tu
     rows, positions, _ = x.shape
     state = state or {}
     keys = layer.n_groups * layer.ssm_state_size
-    gate, mixed, dt = layer.in_proj(x).split([layer.intermediate_size, layer.conv_dim, layer.num_heads], dim=-1)
+    gate, mixed, dt = _projected(layer, x).split([layer.intermediate_size, layer.conv_dim, layer.num_heads], dim=-1)
 
     silu = layer.activation in ("silu", "swish")
     mixed, window = short_conv(
@@ -57,8 +60,17 @@ def forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> tu
         skip=layer.D,
         initial_state=state.get("recurrent"),
     )
-    y = layer.norm(y.reshape(rows, positions, layer.intermediate_size), gate)
+    y = y.reshape(rows, positions, layer.intermediate_size)
+    # A layer without a norm has only the gate there.
+    y = layer.norm(y, gate) if getattr(layer, "mamba_rms_norm", True) else y * F.silu(gate)
     return layer.out_proj(y.to(x.dtype)), {"recurrent": recurrent, "window": window}
+
+
+def _projected(layer: Any, x: Tensor) -> Tensor:
+    """Gate, convolution input and step [B, T, D + D + 2 G K + H], with the layer's muP multipliers where it has them."""
+    multiplier, vector = getattr(layer, "ssm_in_multiplier", None), getattr(layer, "mup_vector", None)
+    projected = layer.in_proj(x if multiplier is None else x * multiplier)
+    return projected if vector is None else projected * vector
 
 
 def _decay_and_gain(layer: Any, dt: Tensor, marks: Marks) -> tuple[Tensor, Tensor]:

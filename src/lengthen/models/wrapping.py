@@ -11,23 +11,28 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lengthen.errors import InputError
+from lengthen.models.attention import AttentionCache, SequenceState, attention_arguments, has_attention
 from lengthen.models.call import Call, Marks, current_call, keep_call_in_checkpoints, running
 from lengthen.models.families import FAMILIES, family_of
-from lengthen.models.head import head_logits, head_loss, shifted
+from lengthen.models.head import head_logits, head_loss, router_loss, shifted
+from lengthen.models.outputs import output_class, with_final_state
 from lengthen.models.padding import Compaction
 from lengthen.state import RecurrentState
 
 _cache: Any = functools.cache
 _OURS = "_lengthen_forward"
 _CACHE_NAMES = ("cache", "cache_params", "past_key_values")
-_LIBRARY_KEYWORDS = frozenset({"shift_labels", "num_items_in_batch", "logits_to_keep", "position_ids"})
+_LIBRARY_KEYWORDS = frozenset(
+    {"shift_labels", "num_items_in_batch", "logits_to_keep", "position_ids", "return_dict", "use_cache"}
+)
+"""What a library's forward may take without naming it."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +176,8 @@ def _model_forward_of(cls: Any) -> Callable[..., Any]:
 
 def _named(cls: type, library: inspect.Signature, model: nn.Module, args: tuple, kwargs: dict) -> dict[str, Any]:
     """Arguments by name; a keyword that the library would swallow without a word is a TypeError."""
-    unknown = [n for n in kwargs if n not in library.parameters and n not in _LIBRARY_KEYWORDS]
+    recorded = {f"output_{name}" for name in getattr(model, "_can_record_outputs", None) or ()} - {"output_attentions"}
+    unknown = [n for n in kwargs if n not in library.parameters and n not in _LIBRARY_KEYWORDS | recorded]
     if unknown:
         hint = next((n for n in _CACHE_NAMES if n in library.parameters), "initial_state")
         raise TypeError(
@@ -188,21 +194,29 @@ def _run(model: Any, arguments: dict[str, Any], initial_state: RecurrentState | 
     items, keep = arguments.pop("num_items_in_batch", None), arguments.pop("logits_to_keep", 0)
     return_dict = arguments.pop("return_dict", None)
     attention_mask = arguments.pop("attention_mask", None)
+    routers = hasattr(model, "router_aux_loss_coef")
+    if routers and arguments.get("output_router_logits") is None:
+        arguments["output_router_logits"] = model.config.output_router_logits
 
-    base, final_state = run_base(model, arguments, initial_state, reset, attention_mask)
+    carry = isinstance(initial_state, SequenceState)
+    base, final_state = run_base(model, arguments, initial_state, reset, attention_mask, carry=carry)
     hidden = base[0]
     if model.get_output_embeddings() is None:
-        output = _with_final_state(type(base))(**base, final_state=final_state)
+        output = with_final_state(type(base))(**base, final_state=final_state)
     else:
-        loss = logits = None
+        found: dict[str, Any] = {"hidden_states": base.get("hidden_states")}
         if labels is not None or shift_labels is not None:
             targets = shifted(labels, attention_mask) if shift_labels is None else shift_labels
-            loss = head_loss(model, hidden, targets, items)
+            found["loss"] = head_loss(model, hidden, targets, items, attention_mask)
         else:
-            logits = head_logits(model, hidden, keep)
-        output = _with_final_state(_output_class(type(model)))(
-            loss=loss, logits=logits, hidden_states=base.get("hidden_states"), final_state=final_state
-        )
+            found["logits"] = head_logits(model, hidden, keep)
+        if base.get("router_logits") is not None:
+            found["router_logits"] = base["router_logits"]
+            if routers:
+                found["aux_loss"] = router_loss(model, base["router_logits"], attention_mask)
+                if "loss" in found:
+                    found["loss"] = found["loss"] + model.router_aux_loss_coef * found["aux_loss"]
+        output = with_final_state(output_class(type(model), type(base)))(**found, final_state=final_state)
     wants_dict = return_dict if return_dict is not None else getattr(model.config, "return_dict", True)
     return output if wants_dict else output.to_tuple()
 
@@ -213,11 +227,15 @@ def run_base(
     initial_state: RecurrentState | None = None,
     reset: Tensor | None = None,
     attention_mask: Tensor | None = None,
+    *,
+    carry: bool = True,
 ) -> tuple[Any, RecurrentState]:
     """Runs the model up to its head from an initial state.
 
     arguments: input_ids [B, T] or inputs_embeds [B, T, hidden] and what else the base model takes.
     initial_state: B rows, or None for zero. reset: bool [B, T]. attention_mask: [B, T], 0 marks padding anywhere.
+    carry: whether attention goes on from the initial state's cache (an empty one where it has none) and the final
+    state is a SequenceState; a model without attention has no cache.
     Returns the library's base output (last hidden state first, in the order of the input) and the final state.
     """
     target = library_model(model)
@@ -239,11 +257,17 @@ def run_base(
 
     compaction = Compaction.of(attention_mask, reset)
     arguments = {n: v for n, v in arguments.items() if v is not None}
-    for name in ("input_ids", "inputs_embeds"):
+    for name in ("input_ids", "inputs_embeds", "position_ids"):
         if name in arguments:
             arguments[name] = compaction.pack(arguments[name])
-    call = Call(initial_state, Marks(compaction.reset, compaction.lengths))
+    marks = Marks(compaction.reset, compaction.lengths)
+    call = Call(initial_state, marks)
     keep_call_in_checkpoints(target)
+    cache = None
+    if has_attention(target):
+        before = _attention_before(target, initial_state, rows, inputs.device) if carry else None
+        arguments = attention_arguments(target, before, marks, rows, positions, inputs.device) | arguments
+        cache = arguments.get("cache")
     headless = target.get_output_embeddings() is None
     with running(call):
         if headless:
@@ -256,10 +280,27 @@ def run_base(
     final = RecurrentState(call.final, specs, family_name(target))
     if compaction.trailing_reset is not None:
         final = final.zero_rows(compaction.trailing_reset)
+    if cache is not None:
+        final = SequenceState(final, cache.after(positions, marks, compaction.trailing_reset))
     for name in ("last_hidden_state", "hidden_states"):
         if output.get(name) is not None:
             output[name] = compaction.unpack(output[name])
-    return output, final
+    return type(output)(**{n: v for n, v in output.items() if n not in _CACHE_NAMES}), final
+
+
+def _attention_before(
+    target: Any, initial_state: RecurrentState | None, rows: int, device: torch.device
+) -> AttentionCache:
+    """The cache that a call carries on."""
+    checkpointing = any(getattr(module, "gradient_checkpointing", False) for module in target.modules())
+    if checkpointing and target.training and torch.is_grad_enabled():
+        raise InputError(
+            f"{type(target).__name__} cannot carry its attention cache through gradient checkpointing, which drops it; "
+            "switch checkpointing off, or give the state alone (SequenceState.alone)."
+        )
+    if isinstance(initial_state, SequenceState):
+        return initial_state.attention
+    return AttentionCache.empty(rows, device)
 
 
 # -- the model's state --------------------------------------------------------------------------------------------
@@ -279,6 +320,15 @@ def zero_state(model: nn.Module, rows: int, device: torch.device | str | None = 
     if not tensors:
         raise InputError(f"{type(target).__name__} is not wrapped; call lengthen.wrap(model) first.")
     return RecurrentState(tensors, specs, family)
+
+
+def sequence_start(model: nn.Module, rows: int, device: torch.device | str | None = None) -> RecurrentState:
+    """The state before a sequence's first token, from which calls carry what attention has seen too.
+
+    A SequenceState of zeros for a hybrid, the zero state for a model without attention.
+    """
+    zero = zero_state(model, rows, device)
+    return SequenceState(zero, AttentionCache.empty(rows, zero.device)) if has_attention(library_model(model)) else zero
 
 
 def family_name(model: nn.Module) -> str:
@@ -302,49 +352,6 @@ def weights_fingerprint(model: nn.Module) -> str:
             digest.update(name.encode())
             digest.update(tensor.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-# -- outputs ------------------------------------------------------------------------------------------------------
-
-
-@_cache
-def _with_final_state(cls: Any) -> type:
-    """The library's output class with one more field, final_state."""
-
-    def reduce(self: Any) -> tuple:
-        return _rebuild_output, (cls, {f.name: getattr(self, f.name) for f in fields(self)})
-
-    namespace = {
-        "__doc__": cls.__doc__,
-        "__module__": __name__,
-        "__qualname__": f"_with_final_state({cls.__module__}.{cls.__qualname__})",
-        "__reduce__": reduce,
-    }
-    return make_dataclass(
-        cls.__name__, [("final_state", RecurrentState | None, None)], bases=(cls,), namespace=namespace
-    )
-
-
-def _rebuild_output(cls: type, values: dict[str, Any]) -> Any:
-    return _with_final_state(cls)(**values)
-
-
-@_cache
-def _output_class(cls: Any) -> type:
-    """The output class that the library's forward says it returns."""
-    import sys
-
-    module = sys.modules[cls.__module__]
-    hint = inspect.signature(cls.forward).return_annotation
-    names = [hint] if isinstance(hint, str) else [getattr(a, "__name__", "") for a in getattr(hint, "__args__", [hint])]
-    for name in names:
-        for part in name.replace("|", " ").split():
-            found = getattr(module, part, None)
-            if isinstance(found, type) and hasattr(found, "logits"):
-                return found
-    from transformers.modeling_outputs import CausalLMOutput
-
-    return CausalLMOutput
 
 
 # -- pickling -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,218 @@
+"""Attention in hybrids: what its layers see of a sequence, and the cache that carries it from call to call.
+
+B rows, T positions of a call, S positions in the cache, H heads of keys, E size of a head.
+
+A call given no state, or a RecurrentState alone, drops the cache: attention sees this call's tokens, at positions from
+0. That is what passing a state between unrelated sequences needs, so training and plain calls do it. A SequenceState
+is a RecurrentState that also holds the cache of the very sequence it belongs to: a call given one carries it, so that
+attention sees the sequence from its start, at positions that continue, and returns another. streaming and the parity
+gate begin with one (wrapping.sequence_start). Keeping the cache beside the state and not in it means that whatever
+mixes or makes states (noise, averages, banks, files) cannot take keys and values along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lengthen.errors import InputError
+from lengthen.models.call import Marks
+from lengthen.state import RecurrentState
+
+_ONE_MASK = ("full_attention", "hybrid", "linear_attention", "mlp", "moe")
+"""Kinds of layers (config.layer_types) for which one causal mask is right; windows and chunks need their own."""
+
+
+@dataclass(frozen=True)
+class AttentionCache:
+    """Keys and values that a model's attention layers have seen, row by row. Nothing changes one in place.
+
+    layers: attention layer's index -> (keys, values), each [B, H, S, E], keys with their positions applied; none
+    before the first call. lengths: int64 [B]; of row b the first lengths[b] of S are real and the rest is void.
+    """
+
+    layers: Mapping[int, tuple[Tensor, Tensor]]
+    lengths: Tensor
+
+    @staticmethod
+    def empty(rows: int, device: torch.device) -> AttentionCache:
+        """The cache before the first token."""
+        return AttentionCache({}, torch.zeros(rows, dtype=torch.long, device=device))
+
+    @property
+    def width(self) -> int:
+        """S."""
+        return next((keys.shape[2] for keys, _ in self.layers.values()), 0)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> AttentionCache:
+        """function on every tensor, lengths included."""
+        layers = {layer: (function(keys), function(values)) for layer, (keys, values) in self.layers.items()}
+        return AttentionCache(layers, function(self.lengths))
+
+
+class SequenceState(RecurrentState):
+    """The state of B rows together with what attention saw of the same rows, to go on with these very sequences.
+
+    Selecting, moving, copying or detaching rows keeps the cache; whatever makes another state of this one (map, where,
+    average, ...) gives a RecurrentState alone.
+    """
+
+    __slots__ = ("attention",)
+
+    attention: AttentionCache
+
+    def __init__(self, state: RecurrentState, attention: AttentionCache) -> None:
+        if attention.lengths.shape[0] != state.rows:
+            raise InputError(f"The cache has {attention.lengths.shape[0]} rows, its state {state.rows}; use index().")
+        super().__init__(state.tensors, state.specs, state.family, state.weights)
+        object.__setattr__(self, "attention", attention)
+
+    def __reduce__(self) -> tuple:
+        return SequenceState, (self.alone(), self.attention)
+
+    def alone(self) -> RecurrentState:
+        """The recurrent and window state without the cache: what may pass to another sequence."""
+        return RecurrentState(self.tensors, self.specs, self.family, self.weights)
+
+    def index(self, rows: Tensor | Sequence[int]) -> SequenceState:
+        chosen = torch.as_tensor(rows, dtype=torch.long)
+        cache = self.attention.map(lambda t: t.index_select(0, chosen.to(t.device)))
+        return SequenceState(super().index(rows), cache)
+
+    def to(self, device: torch.device | str) -> SequenceState:
+        return SequenceState(super().to(device), self.attention.map(lambda t: t.to(device)))
+
+    def clone(self) -> SequenceState:
+        return SequenceState(super().clone(), self.attention.map(torch.clone))
+
+    def detach(self) -> SequenceState:
+        return SequenceState(super().detach(), self.attention.map(torch.detach))
+
+    def save(self, path: str | Path) -> None:
+        """Raises InputError: a file of a state holds no attention cache."""
+        raise InputError(
+            f"This state carries an attention cache, which a state file does not hold, so it is not saved to {path}; "
+            "save state.alone() to pass it to other sequences."
+        )
+
+
+class GrowingCache:
+    """What attention layers call update() on during one call: the cache so far plus this call, always new tensors."""
+
+    def __init__(self, before: AttentionCache) -> None:
+        self.before = before
+        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, H, S + T, E] of a layer for this call's [B, H, T, E]."""
+        if layer_idx in self.before.layers:
+            old_keys, old_values = self.before.layers[layer_idx]
+            keys, values = torch.cat([old_keys, keys], 2), torch.cat([old_values, values], 2)
+        self.layers[layer_idx] = keys, values
+        return keys, values
+
+    def after(self, positions: int, marks: Marks, trailing_reset: Tensor | None) -> AttentionCache:
+        """The cache after the call: real positions since each row's last reset, moved to the front."""
+        keep = self._kept(positions, marks)
+        if trailing_reset is not None:
+            keep = keep & ~trailing_reset[:, None]
+        lengths = keep.sum(1)
+        if bool(keep.all()):
+            return AttentionCache(dict(self.layers), lengths)
+        order = torch.argsort((~keep).to(torch.int8), dim=1, stable=True)[:, : int(lengths.max())]
+
+        def moved(t: Tensor) -> Tensor:
+            return t.gather(2, order[:, None, :, None].expand(-1, t.shape[1], -1, t.shape[3]))
+
+        return AttentionCache({layer: (moved(k), moved(v)) for layer, (k, v) in self.layers.items()}, lengths)
+
+    def _kept(self, positions: int, marks: Marks) -> Tensor:
+        """bool [B, S + T]: which of the cached and the new positions a later call may see."""
+        lengths = self.before.lengths
+        old = torch.arange(self.before.width, device=lengths.device) < lengths[:, None]
+        new = marks.real(positions)
+        if new is None:
+            new = old.new_ones(old.shape[0], positions)
+        if marks.reset is not None:
+            old = old & ~marks.reset.any(1, keepdim=True)
+            new = new & (_last_reset(marks.reset)[:, -1:] <= torch.arange(positions, device=new.device))
+        return torch.cat([old, new], 1)
+
+
+def has_attention(model: nn.Module) -> bool:
+    """Whether the model has layers with a cache of keys and values: named ...Attention by the library, not wrapped."""
+    return any(type(m).__name__.endswith("Attention") and "_lengthen" not in m.__dict__ for m in model.modules())
+
+
+def attention_arguments(
+    model: Any, before: AttentionCache | None, marks: Marks, rows: int, positions: int, device: torch.device
+) -> dict[str, Any]:
+    """What the base model is called with so that attention sees what it should: mask, positions and cache.
+
+    before: the cache to carry, None to drop it. Nothing is needed where that and resets are absent: the library's own
+    causal attention is right, and padding on the right is seen by no real position.
+    Raises InputError where the model's attention cannot take such a mask.
+    """
+    if before is None and marks.reset is None:
+        return {}
+    _require_mask(model)
+    past = AttentionCache.empty(rows, device) if before is None else before
+    seen = _visible(past, marks.reset, positions)
+    if model.config._attn_implementation == "eager":
+        lowest = torch.finfo(model.dtype).min
+        mask = torch.zeros(seen.shape, dtype=model.dtype, device=device).masked_fill(~seen, lowest)
+    else:
+        mask = seen
+    found = {"attention_mask": mask, "position_ids": _positions(past, marks.reset, positions)}
+    return found if before is None else found | {"cache": GrowingCache(before)}
+
+
+def _positions(past: AttentionCache, reset: Tensor | None, positions: int) -> Tensor:
+    """int64 [B, T]: positions since the start of each row's sequence or its last reset."""
+    here = torch.arange(positions, device=past.lengths.device).expand(past.lengths.shape[0], -1)
+    if reset is None:
+        return past.lengths[:, None] + here
+    last = _last_reset(reset)
+    return torch.where(last < 0, past.lengths[:, None] + here, here - last)
+
+
+def _visible(past: AttentionCache, reset: Tensor | None, positions: int) -> Tensor:
+    """bool [B or 1, 1, T, S + T]: which cached and which new positions each new position sees."""
+    device, width = past.lengths.device, past.width
+    causal = torch.ones(positions, positions, dtype=torch.bool, device=device).tril()[None]
+    real = torch.arange(width, device=device) < past.lengths[:, None]
+    if reset is None:
+        if bool(real.all()):
+            return torch.cat([causal.new_ones(1, positions, width), causal], 2)[:, None]
+        old = real[:, None].expand(-1, positions, -1)
+        return torch.cat([old, causal.expand(len(old), -1, -1)], 2)[:, None]
+    document = reset.cumsum(1)
+    old = real[:, None] & (document == 0)[:, :, None]
+    return torch.cat([old, causal & (document[:, :, None] == document[:, None])], 2)[:, None]
+
+
+def _last_reset(reset: Tensor) -> Tensor:
+    """int64 [B, T]: the last reset at or before each position, -1 where there is none."""
+    here = torch.arange(reset.shape[1], device=reset.device)
+    return torch.where(reset, here, -1).cummax(1).values
+
+
+def _require_mask(model: Any) -> None:
+    how = model.config._attn_implementation
+    if how not in ("eager", "sdpa"):
+        raise InputError(
+            f"{type(model).__name__} runs its attention with {how}, which takes no mask for carried caches or resets; "
+            "load it with attn_implementation='sdpa'."
+        )
+    config = model.config.get_text_config()
+    other = [kind for kind in getattr(config, "layer_types", None) or () if kind not in _ONE_MASK]
+    if other:
+        raise InputError(
+            f"{type(model).__name__} has {other[0]} layers, whose masks lengthen cannot build; its attention can neither "
+            "be reset nor carried, so run it without reset and without streaming."
+        )

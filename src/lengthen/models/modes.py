@@ -1,0 +1,52 @@
+"""Modes a model is put into for a while, and out of again: training, checkpointing, no dropout."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+@contextmanager
+def mode(model: nn.Module, training: bool) -> Iterator[None]:
+    """Training or evaluation mode, and back to what it was."""
+    before = model.training
+    model.train(training)
+    try:
+        yield
+    finally:
+        model.train(before)
+
+
+@contextmanager
+def checkpointing(library: Any) -> Iterator[None]:
+    """The library's gradient checkpointing switched on as its own method does, and back to what it was."""
+    names = ("gradient_checkpointing", "_gradient_checkpointing_func")
+    before = [(m, {n: m.__dict__[n] for n in names if n in m.__dict__}) for m in library.modules()]
+    library._set_gradient_checkpointing(True, functools.partial(checkpoint, use_reentrant=False))
+    try:
+        yield
+    finally:
+        for module, found in before:
+            for name in names:
+                module.__dict__.pop(name, None)
+            module.__dict__.update(found)
+
+
+@contextmanager
+def no_dropout(model: nn.Module) -> Iterator[None]:
+    """No dropout in layers or attention, and back to what it was."""
+    rates: list[tuple[nn.Module, str]] = [(m, "p") for m in model.modules() if isinstance(m, nn.Dropout)]
+    rates += [(m, "attention_dropout") for m in model.modules() if "attention_dropout" in m.__dict__]
+    before = [(module, name, getattr(module, name)) for module, name in rates]
+    for module, name, _ in before:
+        setattr(module, name, 0.0)
+    try:
+        yield
+    finally:
+        for module, name, rate in before:
+            setattr(module, name, rate)

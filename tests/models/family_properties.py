@@ -1,0 +1,209 @@
+"""What a wrapped model of any library class must do, as tests; a family's test file imports them and says which models.
+
+The file defines two fixtures of the type Build, build(seed=0, **options) -> the library's model, small, random, in
+eval mode: `build` for every shape of every class, `build_first` for one shape of each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from lengthen import (
+    TBPTT,
+    FittedNoise,
+    Mixture,
+    RandomNoise,
+    StatePassing,
+    Zero,
+    check,
+    post_train,
+    stream,
+    wrap,
+    zero_state,
+)
+from lengthen.models import is_wrapped
+from lengthen.models.attention import SequenceState
+from lengthen.models.parity import _error, _state_error
+from lengthen.models.tiny_models import TINY_MODELS, build_tiny_model
+
+__all__ = [
+    "test_a_mask_with_holes_is_the_dense_text",
+    "test_checkpointed_training_gives_the_same_gradients",
+    "test_generate_gives_the_same_tokens",
+    "test_in_float64_logits_equal_the_library_s_to_1e8",
+    "test_logits_equal_the_library_s",
+    "test_lora_changes_the_output_and_gets_gradients",
+    "test_loss_and_gradients_equal_the_library_s",
+    "test_passes_the_parity_gate",
+    "test_post_training_runs_with_every_intervention",
+    "test_save_pretrained_loads_in_the_plain_library",
+    "test_streaming_equals_one_run",
+]
+
+IDS = torch.randint(3, 64, (3, 75), generator=torch.Generator().manual_seed(0))
+MASK = torch.ones_like(IDS)
+MASK[0, :9], MASK[2, -11:] = 0, 0
+PLAIN = {"use_cache": False}
+
+Build = Callable[..., Any]
+
+
+def builder(name: str, options: dict[str, Any]) -> Build:
+    """build() for a class among lengthen's tiny models, with these options changed."""
+    tiny = next(tiny for tiny in TINY_MODELS if tiny.name == name and not tiny.variant)
+
+    def build(seed: int = 0, **more: Any) -> Any:
+        return build_tiny_model(dataclasses.replace(tiny, options=tiny.options | options | more), seed)
+
+    return build
+
+
+def every(shapes: dict[str, dict[str, dict[str, Any]]]) -> list[Any]:
+    """Parameters for the fixture `build` from class -> title of the shape -> options."""
+    return [pytest.param((name, o), id=f"{name}, {title}") for name, by in shapes.items() for title, o in by.items()]
+
+
+def first(shapes: dict[str, dict[str, dict[str, Any]]]) -> list[Any]:
+    """Parameters for the fixture `build_first`."""
+    return [pytest.param((name, next(iter(by.values()))), id=name) for name, by in shapes.items()]
+
+
+@torch.no_grad()
+def test_logits_equal_the_library_s(build: Build) -> None:
+    model = build()
+    expected, padded = model(IDS, **PLAIN).logits, model(IDS, attention_mask=MASK, **PLAIN).logits
+    wrap(model)
+    assert _error(model(IDS).logits, expected) < 1e-5
+    real = MASK.bool()
+    assert _error(model(IDS, attention_mask=MASK).logits[real], padded[real]) < 1e-5
+
+
+@torch.no_grad()
+def test_in_float64_logits_equal_the_library_s_to_1e8(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library computes its recurrence in float32 (.float()); made to compute in float64, it must agree further."""
+    model = build().double()
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")  # the grouped products know no float64
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    expected = model(IDS, **PLAIN).logits
+    assert _error(wrap(model)(IDS).logits, expected) < 1e-8
+
+
+def test_passes_the_parity_gate(build: Build) -> None:
+    result = check(build())
+    assert result.passed, [c for c in result.checks if not c.passed]
+    assert len(result.checks) == 17
+
+
+def test_loss_and_gradients_equal_the_library_s(build: Build) -> None:
+    model = build()
+    labels = IDS.masked_fill(MASK == 0, -100)
+    expected = model(IDS, labels=labels, **PLAIN)
+    expected.loss.backward()
+    grads = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    items = model(IDS, labels=labels, num_items_in_batch=torch.tensor(1000), **PLAIN).loss
+    output = wrap(model)(IDS, labels=labels)
+    output.loss.backward()
+    assert output.logits is None
+    torch.testing.assert_close(output.loss, expected.loss, rtol=1e-5, atol=0)
+    torch.testing.assert_close(model(IDS, labels=labels, num_items_in_batch=torch.tensor(1000)).loss, items)
+    found = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    assert set(found) == set(grads)
+    for name, grad in found.items():
+        assert _error(grad, grads[name]) < 1e-4, name
+
+
+def test_generate_gives_the_same_tokens(build: Build) -> None:
+    model = build()
+    prompts = {"input_ids": IDS[:2, :30], "attention_mask": MASK[:2, :30]}
+    options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    expected = {cached: model.generate(**prompts, **options, use_cache=cached) for cached in (True, False)}
+    wrap(model)
+    for cached, tokens in expected.items():
+        assert torch.equal(model.generate(**prompts, **options, use_cache=cached), tokens), cached
+
+
+@torch.no_grad()
+def test_streaming_equals_one_run(build: Build) -> None:
+    model = wrap(build())
+    logits = model(IDS[:, :-1]).logits
+    expected = torch.nn.functional.cross_entropy(logits.transpose(1, 2), IDS[:, 1:], reduction="none")
+    parts = list(stream(model, IDS, segment=20, cuts=[33]))
+    assert _error(torch.cat([p.losses for p in parts], 1), expected) < 1e-5
+    again = stream(model, IDS[:, 33:], segment=64, initial_state=parts[1].final_state, start=33)
+    assert _error(torch.cat([p.losses for p in again], 1), expected[:, 33:]) < 1e-5
+
+
+@torch.no_grad()
+def test_a_mask_with_holes_is_the_dense_text(build: Build) -> None:
+    model = wrap(build())
+    mask = torch.ones_like(IDS)
+    mask[:, 20:33] = 0
+    holes, dense = model(IDS, attention_mask=mask), model(torch.cat([IDS[:, :20], IDS[:, 33:]], 1))
+    assert _error(holes.logits[mask.bool()].view_as(dense.logits), dense.logits) < 1e-5
+    assert _state_error(holes.final_state, dense.final_state) < 1e-5
+
+
+def test_checkpointed_training_gives_the_same_gradients(build: Build) -> None:
+    """Two segments, the second from the first's state: in training attention sees each segment alone."""
+
+    def gradients(checkpointing: bool) -> torch.Tensor:
+        model = wrap(build()).train()
+        if checkpointing:
+            model.activation_checkpointing_enable({"use_reentrant": False})
+        first = model(input_ids=IDS[:, :40], labels=IDS[:, :40])
+        assert not isinstance(first.final_state, SequenceState)
+        second = model(input_ids=IDS[:, 40:], labels=IDS[:, 40:], initial_state=first.final_state)
+        (first.loss + second.loss).backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    assert _error(gradients(True), gradients(False)) < 1e-5
+
+
+def test_save_pretrained_loads_in_the_plain_library(build: Build, tmp_path: Any) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = wrap(build())
+    model.save_pretrained(tmp_path)
+    plain, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not is_wrapped(plain) and not info["missing_keys"] and not info["unexpected_keys"]
+    with torch.no_grad():
+        assert _error(plain(IDS, **PLAIN).logits, model(IDS).logits) < 1e-5
+
+
+def test_lora_changes_the_output_and_gets_gradients(build: Build) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=4, target_modules=["in_proj"], init_lora_weights=False)
+    adapted = wrap(get_peft_model(build(), config))
+    assert is_wrapped(adapted)
+    output = adapted(input_ids=IDS, labels=IDS, initial_state=zero_state(adapted, 3))
+    output.loss.backward()
+    trained = {n for n, p in adapted.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0}
+    assert trained and all("lora" in n for n in trained)
+    assert (output.loss - wrap(build())(input_ids=IDS, labels=IDS).loss).abs() > 1e-4
+
+
+def test_post_training_runs_with_every_intervention(
+    build_first: Build, plays: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gc.collect", lambda *_: 0)  # Accelerate calls it at every start; it outlasts the three steps
+    for intervention in (
+        Zero(),
+        RandomNoise(0.1),
+        FittedNoise(),
+        StatePassing(),
+        TBPTT(),
+        Mixture([(StatePassing(zero_fraction=0), 0.5), (Zero(), 0.5)]),
+    ):
+        model = build_first(vocab_size=256)
+        before = {n: p.clone() for n, p in model.named_parameters()}
+        record = post_train(model, plays[0], train_context=16, steps=3, rows=4, intervention=intervention)
+        assert len(record.losses) == 3 and record.losses == pytest.approx(record.losses)
+        assert any(not torch.equal(p, before[n]) for n, p in model.named_parameters() if n.endswith("A_log"))
