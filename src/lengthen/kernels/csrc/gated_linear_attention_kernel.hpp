@@ -3,10 +3,13 @@
 // at every chunk, since their inputs lie side by side. Lanes are values; a block of `rows` keys times `columns`
 // vectors of values stays in registers while a chunk of positions passes.
 
+#include "matrix_state.hpp"
+
 namespace gated_linear_attention_detail {
 
+using namespace matrix_state;
+
 constexpr int rows = 4;
-constexpr int columns = W == 16 ? 4 : 2;
 
 // One task's share of a chunk as float tiles: [position][key, padded] and [position][value, padded].
 struct Tiles {
@@ -15,12 +18,6 @@ struct Tiles {
     float *dy, *dq, *dk, *ddecay, *dv;
     float *bonus, *dbonus;
 };
-
-// Positions t0 to t0 + n; `ahead` says how many positions on the next chunk to be read lies.
-INLINE void load_tile(float* out, const View& v, int64_t b, int64_t t0, int n, int64_t h, int size, int padded,
-                      int64_t ahead) {
-    load_rows(out, v, v.at(b, t0, h), v.strides[1], v.strides[3], n, size, padded, ahead * v.strides[1]);
-}
 
 INLINE void read_chunk(const GatedLinearAttention& s, Tiles& x, int64_t b, int64_t h, int64_t t0, int n,
                        int64_t ahead) {
@@ -164,36 +161,6 @@ INLINE void backward_block(const Tiles& x, int n, int v0, float* state, float* d
         advance<N, Bonus, true>(x, n, k0, v0, state, states);
         retreat<N, Bonus>(x, n, k0, v0, start, states, dstate);
     }
-}
-
-// Calls body with the block's width as a constant, over all values.
-template <class Body>
-INLINE void over_values(int values, const Body& body) {
-    int v0 = 0;
-    for (; v0 + columns * W <= values; v0 += columns * W) body(std::integral_constant<int, columns>(), v0);
-    for (; v0 < values; v0 += W) body(std::integral_constant<int, 1>(), v0);
-}
-
-INLINE void load_state(float* out, const View& view, int64_t b, int64_t h, const Tiles& x) {
-    std::memset(out, 0, sizeof(float) * size_t(x.keys) * x.values);
-    if (!view) return;
-    for (int k = 0; k < x.K; ++k)
-        load_row(out + int64_t(k) * x.values, view.at(b, h, k), view.element, view.strides[3], x.V, x.values);
-}
-INLINE void store_state(float* out, const float* state, const Tiles& x) {
-    for (int k = 0; k < x.K; ++k)
-        std::memcpy(out + int64_t(k) * x.V, state + int64_t(k) * x.values, sizeof(float) * size_t(x.V));
-}
-
-// Calls body(b, first head, heads) for every task.
-template <class Body>
-INLINE void over_heads(const GatedLinearAttention& s, const Body& body) {
-    const int64_t share = (s.batch * s.heads + s.threads - 1) / s.threads;
-    const int64_t group = std::min(s.heads, share), groups = (s.heads + group - 1) / group;
-    parallel_for(s.batch * groups, s.threads, [&](int64_t task) {
-        const int64_t first = task % groups * group;
-        body(task / groups, first, std::min(group, s.heads - first));
-    });
 }
 
 INLINE void load_bonus(const GatedLinearAttention& s, const Tiles& x, int64_t h) {

@@ -4,9 +4,12 @@
 // pass a position together. The state lies in the innermost cache: each position reads and writes it once, and the
 // same pass forms what the next position needs of it.
 
+#include "matrix_state.hpp"
+
 namespace rwkv7_detail {
 
-constexpr int columns = W == 16 ? 4 : 2;
+using namespace matrix_state;
+
 constexpr int stretch = 16;  // positions whose states are kept at once on the way back
 
 // One task's share of a chunk as float tiles: [position][key, padded] and [position][value, padded].
@@ -16,12 +19,6 @@ struct Tiles {
     float *dy, *dr, *ddecay, *dk, *da, *db, *dv;
     float *removed;  // a^T h before each position of a stretch
 };
-
-// Positions t0 to t0 + n; `ahead` says how many positions on the next chunk to be read lies.
-INLINE void load_tile(float* out, const View& v, int64_t b, int64_t t0, int n, int64_t h, int size, int padded,
-                      int64_t ahead) {
-    load_rows(out, v, v.at(b, t0, h), v.strides[1], v.strides[3], n, size, padded, ahead * v.strides[1]);
-}
 
 INLINE void read_chunk(const Rwkv7& s, Tiles& x, int64_t b, int64_t h, int64_t t0, int n, int64_t ahead) {
     load_tile(x.r, s.receptance, b, t0, n, h, x.K, x.keys, ahead);
@@ -172,36 +169,6 @@ INLINE void backward_block(const Tiles& x, int n, int v0, float* state, float* d
         advance<N, true>(x, t0, t1, v0, starts + i * size, states);
         retreat<N>(x, t0, t1, v0, starts + i * size, states, dstate);
     }
-}
-
-// Calls body with the number of vectors as a constant, over all values.
-template <class Body>
-INLINE void over_values(int values, const Body& body) {
-    int v0 = 0;
-    for (; v0 + columns * W <= values; v0 += columns * W) body(std::integral_constant<int, columns>(), v0);
-    for (; v0 < values; v0 += W) body(std::integral_constant<int, 1>(), v0);
-}
-
-INLINE void load_state(float* out, const View& view, int64_t b, int64_t h, const Tiles& x) {
-    std::memset(out, 0, sizeof(float) * size_t(x.keys) * x.values);
-    if (!view) return;
-    for (int k = 0; k < x.K; ++k)
-        load_row(out + int64_t(k) * x.values, view.at(b, h, k), view.element, view.strides[3], x.V, x.values);
-}
-INLINE void store_state(float* out, const float* state, const Tiles& x) {
-    for (int k = 0; k < x.K; ++k)
-        std::memcpy(out + int64_t(k) * x.V, state + int64_t(k) * x.values, sizeof(float) * size_t(x.V));
-}
-
-// Calls body(b, first head, heads) for every task.
-template <class Body>
-INLINE void over_heads(const Rwkv7& s, const Body& body) {
-    const int64_t share = (s.batch * s.heads + s.threads - 1) / s.threads;
-    const int64_t group = std::min(s.heads, share), groups = (s.heads + group - 1) / group;
-    parallel_for(s.batch * groups, s.threads, [&](int64_t task) {
-        const int64_t first = task % groups * group;
-        body(task / groups, first, std::min(group, s.heads - first));
-    });
 }
 
 INLINE Tiles tiles_for(const Rwkv7& s, Scratch& scratch) {
