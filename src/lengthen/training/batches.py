@@ -15,7 +15,8 @@ class MicroBatches(IterableDataset):
     """The windows of this process, each step's lanes cut into equal micro-batches.
 
     windows: of this rank. accumulation: micro-batches a step. start: the step to begin with.
-    A batch's labels are called shift_labels, since windows shift them beforehand.
+    A batch's labels are called shift_labels, since windows shift them beforehand; the Trainer counts a step's tokens
+    only where labels stand too, which go no further.
     """
 
     def __init__(self, windows: Windows, accumulation: int = 1, start: int = 0) -> None:
@@ -24,7 +25,7 @@ class MicroBatches(IterableDataset):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         self.windows.seek(self.start)
         for batch in self.windows:
-            named = {("shift_labels" if name == "labels" else name): value for name, value in batch.items()}
+            named = {**batch, "shift_labels": batch["labels"]}
             rows = len(batch["lane"]) // self.accumulation
             for i in range(self.accumulation):
                 yield {name: part(value, i * rows, rows) for name, value in named.items()}

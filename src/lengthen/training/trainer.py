@@ -21,7 +21,7 @@ from lengthen.interventions import Intervention, Rows
 from lengthen.models import require_wrapped, wrap, zero_state
 from lengthen.training.batches import MicroBatches
 
-RUN_KEYS = ("lane", "start", "document", "offset")
+RUN_KEYS = ("lane", "start", "document", "offset", "labels")
 
 
 class StateTrainer(Trainer):
