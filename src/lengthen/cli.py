@@ -470,13 +470,22 @@ def _run_folder(out: Path | None, command: str, common: Common) -> Iterator[None
 def _report(out: Path) -> None:
     from lengthen.reporting import write_report
 
-    write_report(out)
+    if _first_process():
+        write_report(out)
+
+
+def _first_process() -> bool:
+    """Whether this process speaks: of several under torchrun or accelerate launch only the first does."""
+    import os
+
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _print_json(document: dict[str, Any]) -> None:
     import json
 
-    print(json.dumps(document, indent=1, allow_nan=False))
+    if _first_process():
+        print(json.dumps(document, indent=1, allow_nan=False))
 
 
 def _show(result: Result, common: Common, out: Path | None) -> None:
@@ -485,6 +494,8 @@ def _show(result: Result, common: Common, out: Path | None) -> None:
         return
     from lengthen.reporting import terminal
 
+    if not _first_process():
+        return
     terminal.show(result)
     if out is not None:
         print(f"Report: {out / 'report.html'}")

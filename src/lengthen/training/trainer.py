@@ -11,6 +11,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -97,7 +98,8 @@ class StateTrainer(Trainer):
         return loss
 
     def _note_loss(self) -> None:
-        step, loss = self.state.global_step, self._step_loss
+        noted = torch.tensor(self._step_loss, device=self.args.device)
+        step, loss = self.state.global_step, float(self.accelerator.reduce(noted, reduction="mean"))
         self._step_loss = 0.0
         if not math.isfinite(loss):
             raise RunError(
@@ -139,5 +141,5 @@ def process_share() -> tuple[int, int]:
     """(rank, world size) of this process."""
     from accelerate import PartialState
 
-    state = PartialState()
+    state = PartialState(cpu=not torch.cuda.is_available())
     return state.process_index, state.num_processes
