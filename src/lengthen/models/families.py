@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lengthen.models import mamba2
+from lengthen.models import mamba1, mamba2
 from lengthen.models.call import Marks
 from lengthen.state import LayerState, TensorSpec
 
@@ -34,6 +34,17 @@ class Family:
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in [
+        Family(
+            name="mamba1",
+            layers=(
+                "transformers.models.mamba.modeling_mamba.MambaMixer",
+                "transformers.models.falcon_mamba.modeling_falcon_mamba.FalconMambaMixer",
+                "transformers.models.jamba.modeling_jamba.JambaMambaMixer",
+            ),
+            forward=mamba1.forward,
+            zero_state=mamba1.zero_state,
+            specs=mamba1.SPECS,
+        ),
         Family(
             name="mamba2",
             layers=(

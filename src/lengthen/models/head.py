@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from lengthen.kernels import linear_cross_entropy
+from lengthen.models.plain import is_plain_linear
 
 IGNORED = -100
 _CHUNK = 1024
@@ -100,7 +101,7 @@ def token_losses(model: Any, hidden: Tensor, targets: Tensor) -> Tensor:
 
 def _losses(model: Any, hidden: Tensor, targets: Tensor, reduction: str) -> Tensor:
     head = model.get_output_embeddings()
-    if _is_plain(head):
+    if is_plain_linear(head):
         weight, bias = head.weight, head.bias
         dtype = weight.dtype
         if torch.is_autocast_enabled(hidden.device.type):
@@ -141,9 +142,3 @@ def _of_class(model: Any, table: dict[str, Callable[[Any], float]], otherwise: f
     """What the table says of the model's class or one it derives from."""
     names = (f"{cls.__module__}.{cls.__qualname__}" for cls in type(model).__mro__)
     return next((float(table[name](model)) for name in names if name in table), otherwise)
-
-
-def _is_plain(head: nn.Module) -> bool:
-    """Whether the head is a linear layer that nothing (LoRA, quantisation, a hook) has taken over."""
-    hooked = head._forward_hooks or head._forward_pre_hooks or "forward" in head.__dict__
-    return type(head) is nn.Linear and not hooked and "parametrizations" not in head._modules
