@@ -244,3 +244,8 @@ def test_settings_from_text():
         "relative": True,
         "seed": 0,
     }
+
+
+def test_random_noise_by_name_keeps_its_size_where_only_the_seed_is_set():
+    made = intervention_named("random-noise:seed=3")
+    assert (made.std, made.relative, made.seed) == (10.0, True, 3)

@@ -22,8 +22,8 @@ from lengthen import (
 )
 from lengthen.data import LaneWindows, ShuffledWindows, load_corpus
 from lengthen.errors import InputError, RunError
-from lengthen.interventions import Intervention, Rows
-from lengthen.models import is_wrapped, unwrap
+from lengthen.interventions import Intervention, Rows, intervention_named
+from lengthen.models import is_wrapped, tokenizer_for, unwrap
 from lengthen.models.parity import _error
 from lengthen.training import Mamba2Recipe
 from tests.conftest import tiny_mamba2
@@ -231,3 +231,34 @@ def test_micro_batches_of_unequal_token_counts_change_nothing():
     assert records[1].losses == pytest.approx(records[0].losses, rel=1e-5)
     start = weights(tiny_mamba2())
     assert _error(weights(models[1]) - start, weights(models[0]) - start) < 1e-3  # float32 rounding of small steps
+
+
+def test_the_tokenizer_goes_where_the_model_goes(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "to": 1, "be": 2, "or": 3, "not": 4}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    tiny_mamba2().save_pretrained(tmp_path / "model")
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>").save_pretrained(tmp_path / "model")
+    (tmp_path / "text.txt").write_text("to be or not to be " * 200)
+    post_train(tmp_path / "model", tmp_path / "text.txt", out=tmp_path / "run", **FAST)
+    assert tokenizer_for(tmp_path / "run" / "model") != "bytes"
+    assert AutoTokenizer.from_pretrained(tmp_path / "run" / "model")("be not")["input_ids"] == [2, 4]
+
+
+def test_the_seed_decides_an_intervention_s_draws(plays):
+    draws = {seed: intervention_named("fitted-noise", seed).seed for seed in (0, 3)}
+    assert draws == {0: 0, 3: 3} and intervention_named("fitted-noise:seed=5", 3).seed == 5
+
+    made = []
+
+    class Watching(RandomNoise):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            made.append(self.seed)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lengthen.interventions.RandomNoise", Watching)
+        post_train(tiny_mamba2(), plays[0], intervention="random-noise:std=1", seed=7, **FAST)
+    assert made == [7]

@@ -15,6 +15,7 @@ from lengthen.models import load, tokenizer_for, wrap
 from lengthen.results import TrainingRecord
 from lengthen.streaming import Progress
 from lengthen.training.running import Optimisation, run_training
+from lengthen.training.trainer import process_share
 
 
 def post_train(
@@ -56,8 +57,8 @@ def post_train(
         accumulation=accumulation,
         config=config or {},
     )
-    chosen = intervention if isinstance(intervention, Intervention) else intervention_named(intervention)
-    return run_training(
+    chosen = intervention if isinstance(intervention, Intervention) else intervention_named(intervention, seed)
+    record = run_training(
         wrap(model),
         corpus,
         chosen,
@@ -68,3 +69,17 @@ def post_train(
         name=name,
         progress=progress,
     )
+    if out is not None and process_share()[0] == 0:
+        _save_tokenizer(tokenizer, Path(out) / "model")
+    return record
+
+
+def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Puts the tokenizer beside the model it was trained with, so that what reads the model reads text alike."""
+    if tokenizer is None or tokenizer == "bytes":
+        return
+    if isinstance(tokenizer, str | Path):
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(str(tokenizer), trust_remote_code=False)
+    tokenizer.save_pretrained(folder)

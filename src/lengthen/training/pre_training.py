@@ -103,7 +103,7 @@ def pretrain(
         final_share=0.1,
         config=config or {},
     )
-    chosen = intervention if isinstance(intervention, Intervention) else intervention_named(intervention)
+    chosen = intervention if isinstance(intervention, Intervention) else intervention_named(intervention, seed)
     record = run_training(
         model,
         corpus,
