@@ -40,6 +40,18 @@ def test_check(capsys, model, tmp_path):
     assert (tmp_path / "run" / "report.html").exists() and (tmp_path / "run" / "run.json").exists()
 
 
+def test_check_of_several_models_tells_of_each(capsys, model):
+    code, out, _ = run(capsys, "check", model, model, "--json")
+    assert code == 0 and [m["passed"] for m in json.loads(out)["models"]] == [True, True]
+
+
+def test_what_a_library_raises_is_a_sentence_too(capsys, model, text, tmp_path):
+    (tmp_path / "wrong.yaml").write_text("training: {weight_decay: much}\n")
+    more = ["--data", text, "--train-context", 32, "--config", tmp_path / "wrong.yaml", "--out", tmp_path / "run"]
+    code, out, err = run(capsys, "post-train", model, *more)
+    assert code == 4 and out == "" and err.startswith("lengthen: The run failed (TypeError") and err.count("\n") == 1
+
+
 def test_check_in_words(capsys, model):
     code, out, _ = run(capsys, "check", model)
     assert code == 0 and "passed" in out and "token-by-token" in out
@@ -250,6 +262,7 @@ BAD = {
     "no model": (["check"], "No model was given"),
     "no such device": (["check", "{model}", "--device", "cuda:99"], "cuda:99"),
     "no such dtype": (["check", "{model}", "--dtype", "float8"], "float8"),
+    "negative seed": (["check", "{model}", "--seed", "-1"], "seed"),
     "no threads": (["check", "{model}", "--threads", "0"], "threads"),
     "missing configuration": (["check", "{model}", "--config", "{tmp}/nothing.yaml"], "nothing.yaml"),
     "no run": (["report", "{tmp}/nothing"], "nothing"),

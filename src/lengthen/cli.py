@@ -103,7 +103,8 @@ def check(*models: str, as_is: bool = False, markdown: bool = False, common: Com
                 result.save(common.out / "results" / (f"check-{i}.json" if len(results) > 1 else "check.json"))
             _report(common.out)
     if common.json:
-        _print_json({"models": [r.to_json() for r in results]} if as_is else results[0].to_json())
+        single = len(results) == 1 and not as_is
+        _print_json(results[0].to_json() if single else {"models": [r.to_json() for r in results]})
     elif as_is and markdown:
         print(compatibility_page(results), end="")
     elif as_is:
@@ -359,6 +360,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _fail("Interrupted; what was written so far is kept.", 130, None, debug)
     except OSError as error:
         code = _fail(f"The run failed: {error.strerror or error} ({error.filename}).", 4, error, debug)
+    except Exception as error:  # whatever a library raises
+        reason = " ".join(str(error).split()).rstrip(".")[:300]
+        code = _fail(f"The run failed ({type(error).__name__}: {reason}); --debug shows where.", 4, error, debug)
     sys.exit(code if isinstance(code, int) else OK)
 
 
@@ -410,6 +414,8 @@ def _prepare(common: Common) -> dict[str, Any]:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    if not 0 <= common.seed < 2**32:
+        raise InputError(f"The seed is {common.seed}; give a number from 0 to {2**32 - 1}.")
     if common.threads is not None:
         if common.threads < 1:
             raise InputError(f"The number of threads is {common.threads}; give at least 1.")

@@ -83,6 +83,10 @@ def run_training(
     """
     if optimisation.steps < 1:
         raise InputError(f"The number of steps is {optimisation.steps}; give at least 1.")
+    if optimisation.accumulation < 1:
+        raise InputError(f"The number of micro-batches is {optimisation.accumulation}; give at least 1.")
+    if not optimisation.learning_rate > 0:
+        raise InputError(f"The learning rate is {optimisation.learning_rate}; give a number above 0.")
     corpus.require_vocabulary(library_model(model).get_input_embeddings().num_embeddings)
     windows = windows_for(corpus, intervention, context=train_context, lanes=optimisation.rows, seed=seed)
     folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="lengthen-"))
