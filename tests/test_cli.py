@@ -176,6 +176,29 @@ def test_pretrain_and_report(capsys, tmp_path):
     assert run(capsys, "report", out)[0] == 0 and (out / "report.html").exists()
 
 
+def test_a_run_is_not_written_over_unless_asked(capsys, model, tmp_path):
+    out = tmp_path / "run"
+    assert run(capsys, "check", model, "--out", out)[0] == 0
+    before = {f: (tmp_path / f).read_bytes() for f in files(tmp_path) if (tmp_path / f).is_file()}
+    code, _, err = run(capsys, "check", model, "--out", out)
+    assert code == 2 and "--overwrite" in err
+    assert run(capsys, "check", tmp_path / "nothing", "--out", out, "--overwrite")[0] == 2  # the old run comes back
+    assert {f: (tmp_path / f).read_bytes() for f in files(tmp_path) if (tmp_path / f).is_file()} == before
+    assert run(capsys, "check", model, "--out", out, "--overwrite", "--seed", 1)[0] == 0
+    assert json.loads((out / "run.json").read_text())["seed"] == 1 and [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_an_interruption_says_so(capsys, model, monkeypatch):
+    from lengthen import models
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(models, "check", interrupted)
+    code, _, err = run(capsys, "check", model)
+    assert code == 130 and "Interrupted" in err
+
+
 def test_options_from_a_file(capsys, model, text, tmp_path):
     config = tmp_path / "options.yaml"
     config.write_text("train-context: 32\nsteps: 4\nrows: 8\ntraining:\n  logging_steps: 2\n  adam_beta2: 0.99\n")

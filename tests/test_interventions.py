@@ -168,6 +168,30 @@ def test_mixture_gives_each_part_its_share_of_the_lanes():
         Mixture([(Zero(), 0.9), (TBPTT(), 0.1)]).initial_state(rows([0, 1]), zero(2))
 
 
+def test_the_noises_of_a_mixture_are_independent():
+    m = Mixture([(RandomNoise(1.0), 0.5), (RandomNoise(1.0), 0.5)])
+    drawn = m.initial_state(rows(range(4), step=1), zero(4)).tensors["l"]["h"]
+    assert not torch.equal(drawn[:2], drawn[2:])
+
+
+def test_a_process_without_rows_of_a_part_still_begins_its_steps():
+    """Every process reduces the moments of every part, or the others would wait for it for ever."""
+    m = Mixture([(FittedNoise(), 0.5), (Zero(), 0.5)])
+    begun = []
+    m.parts[0][0].advance = lambda step, zero: begun.append(step)
+    for step in range(3):
+        m.initial_state(rows([4, 5], step=step, total=8), zero(2))
+        m.observe(rows([4, 5], step=step, total=8), zero(2))
+    assert begun == [0, 1, 2]
+
+
+@pytest.mark.parametrize("fraction, lanes, zero_lanes", [(0.29, 100, 29), (0.58, 100, 58), (0.25, 7, 1), (1.0, 5, 5)])
+def test_the_share_of_zero_lanes(fraction, lanes, zero_lanes):
+    sp = StatePassing(zero_fraction=fraction)
+    sp.observe(rows(range(lanes)), filled([1.0] * lanes))
+    assert (h(sp.initial_state(rows(range(lanes), step=1), zero(lanes))) == 0).sum() == zero_lanes
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -23,6 +23,7 @@ app = App(
     version_flags=["--version"],
     default_parameter=Parameter(negative=""),
     result_action="return_value",
+    suppress_keyboard_interrupt=False,
 )
 
 OK, PARITY_FAILED = 0, 3
@@ -35,6 +36,7 @@ class Common:
 
     Args:
         out: Write a run folder here: run.json, results/, figures/, report.html, and model/ where one is trained.
+        overwrite: Replace a run that lies in --out.
         json: Print the result as JSON and nothing else on standard output.
         seed: Of everything random.
         device: Where to run, such as cpu or cuda:0 (the first GPU where there is one).
@@ -45,6 +47,7 @@ class Common:
     """
 
     out: Path | None = None
+    overwrite: bool = False
     json: bool = False
     seed: int = 0
     device: str | None = None
@@ -446,15 +449,23 @@ def _check_steps(steps: int, train_context: int) -> None:
 def _run_folder(out: Path | None, command: str, common: Common) -> Iterator[None]:
     """Makes sure that the run folder can be written before any work, and says in run.json what runs there.
 
-    Where the input turns out to be bad before anything else was written, no trace stays.
+    A folder that holds a run is refused, or with --overwrite set aside until the new one is done. Where the input turns
+    out to be bad before anything else was written, no trace stays.
     """
     import json
+    import shutil
 
     from lengthen.results import SCHEMA_VERSION, versions, write_text
 
-    if out is None:
+    if out is None or not _first_process():
         yield
         return
+    aside = out.with_name(f".{out.name}.replaced")
+    if (out / "run.json").exists():
+        if not common.overwrite:
+            raise InputError(f"{out} already holds a run; choose another --out, or replace it with --overwrite.")
+        shutil.rmtree(aside, ignore_errors=True)
+        out.rename(aside)
     fresh = not out.exists()
     document = {
         "schema_version": SCHEMA_VERSION,
@@ -468,9 +479,11 @@ def _run_folder(out: Path | None, command: str, common: Common) -> Iterator[None
         yield
     except InputError:
         if fresh and [p.name for p in out.iterdir()] == ["run.json"]:
-            (out / "run.json").unlink()
-            out.rmdir()
+            shutil.rmtree(out)
+            if aside.exists():
+                aside.rename(out)
         raise
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _report(out: Path) -> None:

@@ -5,7 +5,7 @@ itself. No gradient flows through an initial state.
 
     intervention = StatePassing()
     for step, batch in enumerate(windows):
-        rows = Rows.of(batch, step)
+        rows = Rows.of(batch, step, shuffled=True)
         output = model(batch["input_ids"], shift_labels=batch["labels"],
                        initial_state=intervention.initial_state(rows, zero_state(model, len(rows))))
         output.loss.backward(); optimizer.step(); optimizer.zero_grad()
@@ -38,6 +38,7 @@ class Rows:
     lane: int64 [B], global and each once in a step. start: bool [B], the window begins its document. step: the
     optimiser step. lanes: how many lanes there are over all micro-batches and processes. shuffled: rows of
     consecutive steps do not continue each other. tokens: positions of a window. document, offset: int64 [B] or None.
+    origin: what lane ids count from, so that draws differ between the parts of a mixture.
     """
 
     lane: Tensor
@@ -48,10 +49,15 @@ class Rows:
     tokens: int = 0
     document: Tensor | None = None
     offset: Tensor | None = None
+    origin: int = 0
 
     @staticmethod
-    def of(batch: Mapping[str, Any], step: int, *, lanes: int | None = None, shuffled: bool | None = None) -> Rows:
-        """The rows of a batch of lengthen.data's windows (lane, start, and where they have them document, offset)."""
+    def of(batch: Mapping[str, Any], step: int, *, shuffled: bool, lanes: int | None = None) -> Rows:
+        """The rows of a batch of lengthen.data's windows (lane, start, and where they have them document, offset).
+
+        shuffled: as the windows are (windows.shuffled). lanes: over all micro-batches and processes, where the batch
+        is not the whole step.
+        """
         lane = batch["lane"]
         inputs = batch["input_ids"] if "input_ids" in batch else batch["inputs"]
         return Rows(
@@ -59,7 +65,7 @@ class Rows:
             start=batch["start"],
             step=step,
             lanes=lanes if lanes is not None else len(lane),
-            shuffled=shuffled if shuffled is not None else bool(batch.get("shuffled", False)),
+            shuffled=shuffled,
             tokens=inputs.shape[1],
             document=batch.get("document"),
             offset=batch.get("offset"),
@@ -90,6 +96,9 @@ class Intervention(ABC):
     @abstractmethod
     def observe(self, rows: Rows, final_state: RecurrentState) -> None:
         """Sees what these rows ended with."""
+
+    def advance(self, step: int, zero: RecurrentState) -> None:
+        """A step begins in which this process has no rows of this intervention (a part of a mixture)."""
 
     def save(self, directory: str | Path) -> None:
         """Writes what the intervention has learnt into a directory (nothing, where it has nothing)."""
@@ -132,8 +141,8 @@ class RandomNoise(Intervention):
 
     def initial_state(self, rows: Rows, zero: RecurrentState) -> RecurrentState | None:
         scale = self.std
+        self.advance(rows.step, zero)
         if self._moments is not None:
-            self._moments.advance(rows.step)
             if self._moments.mean is None:
                 return None
             stds = [s.flatten() for named in self._moments.std().values() for s in named.values()]
@@ -141,10 +150,14 @@ class RandomNoise(Intervention):
         draws = _draws(rows, self.seed, zero)
         return zero.map_named(lambda layer, name, t, spec: draws[layer, name] * scale if _noisy(spec) else t)
 
+    def advance(self, step: int, zero: RecurrentState) -> None:
+        if self._moments is not None and self._moments.mean is None:
+            self._moments.advance(step, zero)
+
     def observe(self, rows: Rows, final_state: RecurrentState) -> None:
         # Later final states hold the noise itself: measuring them would let it grow from step to step.
         if self._moments is not None and self._moments.mean is None:
-            self._moments.add(final_state, rows.step)
+            self._moments.add(final_state)
 
     def save(self, directory: str | Path) -> None:
         if self._moments is not None:
@@ -170,7 +183,7 @@ class FittedNoise(Intervention):
         self._moments = Moments(momentum)
 
     def initial_state(self, rows: Rows, zero: RecurrentState) -> RecurrentState | None:
-        self._moments.advance(rows.step)
+        self.advance(rows.step, zero)
         if self._moments.mean is None:
             return None
         mean, std = self._moments.mean, self._moments.std()
@@ -187,8 +200,11 @@ class FittedNoise(Intervention):
 
         return zero.map_named(noise)
 
+    def advance(self, step: int, zero: RecurrentState) -> None:
+        self._moments.advance(step, zero)
+
     def observe(self, rows: Rows, final_state: RecurrentState) -> None:
-        self._moments.add(final_state, rows.step)
+        self._moments.add(final_state)
 
     def save(self, directory: str | Path) -> None:
         self._moments.save(Path(directory) / "moments.json")
@@ -222,7 +238,7 @@ class StatePassing(Intervention):
         self.bank = StateBank(device)
 
     def initial_state(self, rows: Rows, zero: RecurrentState) -> RecurrentState:
-        if self.zero_fraction > 0 and math.floor(self.zero_fraction * rows.lanes) == 0:
+        if self.zero_fraction > 0 and _share(self.zero_fraction, rows.lanes) == 0:
             raise InputError(
                 f"zero_fraction {self.zero_fraction} of {rows.lanes} lanes is no lane at all; use at least "
                 f"{math.ceil(1 / self.zero_fraction)} rows a step, or set zero_fraction to 0."
@@ -240,9 +256,9 @@ class StatePassing(Intervention):
 
     def _from_zero(self, rows: Rows) -> Tensor:
         """bool [B]: rows whose lane always starts from zero, or is drawn to in this step."""
-        zero_lanes = math.floor(self.zero_fraction * rows.lanes)
+        zero_lanes = _share(self.zero_fraction, rows.lanes)
         lanes = as_lanes(rows.lane)
-        drawn = [self.p_zero > 0 and _uniform(self.seed, rows.step, lane) < self.p_zero for lane in lanes]
+        drawn = [self.p_zero > 0 and _uniform(self.seed, rows.step, rows.origin + lane) < self.p_zero for lane in lanes]
         return torch.tensor([lane < zero_lanes or zero for lane, zero in zip(lanes, drawn)])
 
     def save(self, directory: str | Path) -> None:
@@ -297,6 +313,9 @@ class Mixture(Intervention):
     def initial_state(self, rows: Rows, zero: RecurrentState) -> RecurrentState:
         state = zero
         for intervention, mine, inner in self._split(rows):
+            if not len(mine):
+                intervention.advance(rows.step, zero)
+                continue
             given = intervention.initial_state(inner, zero.index(mine))
             if given is not None:
                 everywhere = torch.zeros(len(rows), dtype=torch.long)
@@ -308,7 +327,8 @@ class Mixture(Intervention):
 
     def observe(self, rows: Rows, final_state: RecurrentState) -> None:
         for intervention, mine, inner in self._split(rows):
-            intervention.observe(inner, final_state.index(mine))
+            if len(mine):
+                intervention.observe(inner, final_state.index(mine))
 
     def _split(self, rows: Rows) -> list[tuple[Intervention, Tensor, Rows]]:
         edges = [0]
@@ -320,9 +340,9 @@ class Mixture(Intervention):
             if low == high:
                 raise InputError(f"A share of {share} of {rows.lanes} lanes is no lane at all; use more rows a step.")
             mine = ((rows.lane >= low) & (rows.lane < high)).nonzero().flatten().cpu()
-            if len(mine):
-                inner = rows.index(mine)
-                split.append((intervention, mine, replace(inner, lane=inner.lane - low, lanes=high - low)))
+            inner = rows.index(mine)
+            inner = replace(inner, lane=inner.lane - low, lanes=high - low, origin=rows.origin + low)
+            split.append((intervention, mine, inner))
         return split
 
     def save(self, directory: str | Path) -> None:
@@ -345,7 +365,7 @@ class Moments:
     """Running mean and second moment of final states per layer, tensor and head, over all processes.
 
     Final states added during one optimiser step are reduced over all processes when the next step begins, so every
-    process must call advance() with the same steps.
+    process must call advance() once or more in every step, whether or not it has rows.
     """
 
     def __init__(self, momentum: float) -> None:
@@ -353,38 +373,36 @@ class Moments:
         self.mean: dict[str, dict[str, Tensor]] | None = None
         self.square: dict[str, dict[str, Tensor]] | None = None
         self._sums: dict[tuple[str, str], Tensor] = {}
-        self._step = -1
+        self._step: int | None = None
 
-    def add(self, state: RecurrentState, step: int) -> None:
-        """Adds the final states of some rows of this step. Sums are [3, H]: entries' sum, squares' sum, count."""
-        self._step = step
-        for layer, named in state.tensors.items():
-            for name, tensor in named.items():
-                if _noisy(spec := state.specs[layer][name]):
-                    x = heads_of(tensor.detach(), spec).double()
-                    count = torch.full_like(x[0, :, 0], x.shape[0] * x.shape[2])
-                    sums = torch.stack([x.sum((0, 2)), x.square().sum((0, 2)), count])
-                    self._sums[layer, name] = self._sums[layer, name] + sums if (layer, name) in self._sums else sums
+    def add(self, state: RecurrentState) -> None:
+        """Adds the final states of some rows of the step under way. Sums are [3, H]: entries, squares, count."""
+        for key, sums in _sums_of(state).items():
+            self._sums[key] = self._sums[key] + sums if key in self._sums else sums
 
-    def advance(self, step: int) -> None:
-        """Takes the finished step's states into the running moments."""
-        if not self._sums or step == self._step:
+    def advance(self, step: int, zero: RecurrentState) -> None:
+        """Begins a step: takes the finished step's states into the running moments. zero tells the layout."""
+        if step == self._step:
             return
-        mean: dict[str, dict[str, Tensor]] = {}
-        square: dict[str, dict[str, Tensor]] = {}
-        sums = self._sums
+        first, self._step = self._step is None, step
+        if first:
+            return
+        sums = self._sums or {key: torch.zeros_like(value) for key, value in _sums_of(zero).items()}
+        self._sums = {}
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             flat = torch.cat([s.flatten() for s in sums.values()])
             torch.distributed.all_reduce(flat)
-            sums = {
-                k: part.view_as(s) for (k, s), part in zip(sums.items(), flat.split([s.numel() for s in sums.values()]))
-            }
+            parts = flat.split([s.numel() for s in sums.values()])
+            sums = {key: part.view_as(s) for (key, s), part in zip(sums.items(), parts)}
+        if not any(bool(count.any()) for _, _, count in sums.values()):
+            return
+        mean: dict[str, dict[str, Tensor]] = {}
+        square: dict[str, dict[str, Tensor]] = {}
         for (layer, name), (total, squares, count) in sums.items():
             mean.setdefault(layer, {})[name] = total / count
             square.setdefault(layer, {})[name] = squares / count
         self.mean = _blend(self.mean, mean, self.momentum)
         self.square = _blend(self.square, square, self.momentum)
-        self._sums = {}
 
     def std(self) -> dict[str, dict[str, Tensor]]:
         """Standard deviation per layer, tensor and head [H]."""
@@ -411,6 +429,18 @@ class Moments:
         self._step = plain["step"]
         self.mean, self.square = _tensors(plain["mean"]), _tensors(plain["square"])
         self._sums = {(a, b): torch.tensor(v, dtype=torch.float64) for a, b, v in plain["sums"]}
+
+
+def _sums_of(state: RecurrentState) -> dict[tuple[str, str], Tensor]:
+    """Per layer and tensor [3, H]: the sum of each head's entries, of their squares, and their count, over all rows."""
+    found = {}
+    for layer, named in state.tensors.items():
+        for name, tensor in named.items():
+            if _noisy(spec := state.specs[layer][name]):
+                x = heads_of(tensor.detach(), spec).double()
+                count = torch.full_like(x.sum((0, 2)), x.shape[0] * x.shape[2])
+                found[layer, name] = torch.stack([x.sum((0, 2)), x.square().sum((0, 2)), count])
+    return found
 
 
 def _blend(old: dict | None, found: dict, momentum: float) -> dict:
@@ -459,11 +489,16 @@ def _draws(rows: Rows, seed: int, zero: RecurrentState) -> dict[tuple[str, str],
     generator = torch.Generator(zero.device)
     drawn = []
     for lane in as_lanes(rows.lane):
-        generator.manual_seed(_key(seed, rows.step, lane))
+        generator.manual_seed(_key(seed, rows.step, rows.origin + lane))
         dtype = zero.tensors[names[0][0]][names[0][1]].dtype
         drawn.append(torch.randn(sum(sizes), generator=generator, device=zero.device, dtype=dtype))
     parts = torch.stack(drawn).split(sizes, dim=1)
     return {(layer, name): part.view_as(zero.tensors[layer][name]) for (layer, name), part in zip(names, parts)}
+
+
+def _share(fraction: float, lanes: int) -> int:
+    """floor(fraction x lanes), the product taken as the decimal number it is meant to be."""
+    return math.floor(fraction * lanes + 1e-9)
 
 
 def _noisy(spec: TensorSpec) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from lengthen.errors import InputError
+from lengthen.errors import InputError, RunError
 
 SCHEMA_VERSION = 1
 
@@ -209,6 +210,8 @@ def write_text(path: Path, text: str) -> Path:
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True) if temporary.parent.is_dir() else None
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise RunError(f"{path} cannot be written: the disk is full.") from None
         raise InputError(f"{path} cannot be written ({error.strerror or error}); choose another --out.") from None
     return path
 

@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lengthen.errors import InputError
+from lengthen.errors import InputError, RunError
 
 
 @dataclass(frozen=True)
@@ -256,6 +256,7 @@ class RecurrentState:
 
     def save(self, path: str | Path) -> None:
         """Writes the state as safetensors, whole or not at all."""
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         path = Path(path)
@@ -279,9 +280,9 @@ class RecurrentState:
         try:
             save_file(flat, temporary, metadata=metadata)
             os.replace(temporary, path)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             temporary.unlink(missing_ok=True)
-            raise InputError(f"The state cannot be written to {path} ({error}); choose another place.") from None
+            raise RunError(f"The state cannot be written to {path} ({error}); choose another place.") from None
 
     @staticmethod
     def load(path: str | Path, device: torch.device | str = "cpu") -> RecurrentState:

@@ -131,7 +131,15 @@ def test_an_overflowing_model_fails_at_its_position():
     with torch.no_grad():
         model.backbone.embeddings.weight[255] = math.nan
     found = diagnose(model, tokens, train_context=16)
-    assert found.fails and found.break_point <= 500 and "no longer finite" in found.verdict
+    assert found.fails and found.break_point == 512 and "no longer finite" in found.verdict
+
+
+def test_a_model_that_is_never_finite_gets_no_verdict():
+    model = wrap(tiny_mamba2())
+    with torch.no_grad():
+        model.backbone.norm_f.weight.fill_(math.nan)
+    found = diagnose(model, np.zeros((16, 1025), dtype=np.int64), train_context=16)
+    assert not found.fails and found.break_point is None and "check the weights" in found.verdict
 
 
 def test_the_result_reads_back(tmp_path):
@@ -145,6 +153,7 @@ def test_the_result_reads_back(tmp_path):
         ({"train_context": 0}, "training context"),
         ({"train_context": 64, "max_length": 32}, "below the training context"),
         ({"train_context": 64}, "positions"),
+        ({"train_context": 8, "max_length": 64, "positions": [0]}, "position 0"),
     ],
 )
 def test_bad_input(options, match):
@@ -153,5 +162,7 @@ def test_bad_input(options, match):
 
 
 def test_tokens_the_model_does_not_have_are_refused():
+    with pytest.raises(InputError, match="256"):
+        diagnose(wrap(tiny_mamba2()), np.full((2, 65), 256), train_context=8, max_length=64)
     with pytest.raises(InputError, match="vocabulary"):
         diagnose(wrap(tiny_mamba2(vocab_size=64)), ["a" * 5000], train_context=64, n=1)

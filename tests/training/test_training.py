@@ -199,6 +199,7 @@ def test_a_model_that_lost_its_wrapping_is_not_saved(plays, tmp_path):
         ({"learning_rate": float("nan")}, "learning rate is nan"),
         ({"rows": 2, "intervention": "state-passing"}, "at least 4 rows"),
         ({"config": {"no_such_option": 1}}, "TrainingArguments"),
+        ({"config": {"max_steps": 7}}, "max_steps cannot be set"),
         ({"train_context": 10**7}, "longest document"),
     ],
 )

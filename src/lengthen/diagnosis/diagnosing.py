@@ -62,6 +62,8 @@ def diagnose(
         raise InputError(
             f"The maximum length {length} is below the training context {train_context}; give at least that."
         )
+    if any(p < 1 for p in positions):
+        raise InputError(f"There is no perplexity at position {min(positions)}; give positions of at least 1.")
     if isinstance(model, str | Path):
         name = name or str(model)
         tokenizer = tokenizer if tokenizer is not None else tokenizer_for(model)
@@ -111,7 +113,7 @@ def diagnose(
         far_stderr=beyond[1],
         own_reset=_perplexity(reset, far)[0] if far in intervals else None,
         break_point=point,
-        fails=(point is not None) if enough and reaches else None,
+        fails=(point is not None) if enough and reaches and math.isfinite(found[-1].own_reset_loss) else None,
         verdict=sentence(found, train_context, point, tokens.shape[0], length),
         positions=[PositionPerplexity(b, a, b, *_perplexity(carried, (a, b)), tokens.shape[0]) for a, b in around],
         states=states,
@@ -131,6 +133,11 @@ def _tokens(model: nn.Module, data: Any, length: int, n: int, tokenizer: Any, jo
     if isinstance(data, np.ndarray | HeldOutSequences) and len(data.shape) == 2:
         if data.shape[1] < length + 1:
             raise InputError(f"The tokens have {data.shape[1]} positions, but {length + 1} are needed.")
+        size = library_model(model).get_input_embeddings().num_embeddings
+        if isinstance(data, np.ndarray) and data.size and not 0 <= data.min() <= data.max() < size:
+            raise InputError(
+                f"The tokens run from {data.min()} to {data.max()}, but the model has ids 0 to {size - 1}."
+            )
         return data if data.shape[1] == length + 1 else data[:, : length + 1]
     corpus = data if isinstance(data, Corpus) else load_corpus(data, tokenizer)
     corpus.require_vocabulary(library_model(model).get_input_embeddings().num_embeddings)

@@ -14,9 +14,12 @@ ENOUGH = 16
 
 
 def exceeds(bucket: Bucket) -> bool:
-    """Whether the bucket's loss is above own_reset by the margin, and surely so. A loss that is not finite is."""
+    """Whether the bucket's loss is above own_reset by the margin, and surely so.
+
+    A loss that is not finite is, where own_reset is finite.
+    """
     if not math.isfinite(bucket.loss):
-        return True
+        return math.isfinite(bucket.own_reset_loss)
     return bucket.excess > MARGIN and bucket.excess - t_975(bucket.n - 1) * bucket.excess_stderr > 0
 
 
@@ -37,6 +40,10 @@ def sentence(buckets: list[Bucket], train_context: int, point: int | None, n: in
         return f"No verdict: {n} sequences are too few to tell a failure from chance; give at least {ENOUGH}."
     if last.start < train_context:
         return f"No verdict: {max_length} positions do not reach past the training context of {train_context}."
+    if not math.isfinite(last.own_reset_loss):
+        return (
+            "No verdict: the loss is not finite even with the state zeroed every training context; check the weights."
+        )
     if point is None:
         change = 100 * math.expm1(last.excess)
         return (

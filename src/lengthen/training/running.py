@@ -23,6 +23,12 @@ from lengthen.results import TrainingRecord, versions
 from lengthen.streaming import Progress
 from lengthen.training.trainer import MetricsFile, StateTrainer, StepProgress, process_share
 
+OWNED = frozenset(
+    {"output_dir", "max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps"}
+    | {"learning_rate", "warmup_steps", "seed", "use_cpu", "ignore_data_skip", "remove_unused_columns"}
+)
+"""TrainingArguments that follow from lengthen's own options."""
+
 
 @dataclass(frozen=True)
 class Optimisation:
@@ -107,7 +113,7 @@ def run_training(
             seconds = time.perf_counter() - began
         trainer.accelerator.wait_for_everyone()
         if out is not None:
-            trainer.save_model(str(folder / "model"))
+            _save_model(trainer, folder)
         trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
         record = TrainingRecord(
             intervention=intervention.name,
@@ -137,6 +143,21 @@ def run_training(
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _save_model(trainer: StateTrainer, folder: Path) -> None:
+    """Writes model/ whole or not at all: beside it first, then renamed."""
+    unfinished = folder / ".model.unfinished"
+    try:
+        trainer.save_model(str(unfinished))
+        trainer.accelerator.wait_for_everyone()
+        if trainer.is_world_process_zero():
+            shutil.rmtree(folder / "model", ignore_errors=True)
+            unfinished.rename(folder / "model")
+    finally:
+        if trainer.is_world_process_zero():
+            shutil.rmtree(unfinished, ignore_errors=True)
+    trainer.accelerator.wait_for_everyone()
+
+
 def _arguments(optimisation: Optimisation, folder: Path, seed: int, on_cpu: bool) -> TrainingArguments:
     _, world = process_share()
     share = world * optimisation.accumulation
@@ -145,6 +166,9 @@ def _arguments(optimisation: Optimisation, folder: Path, seed: int, on_cpu: bool
             f"{optimisation.rows} rows a step cannot be shared by {world} processes times {optimisation.accumulation} "
             "micro-batches; choose a multiple."
         )
+    taken = sorted(OWNED & set(optimisation.config))
+    if taken:
+        raise InputError(f"{taken[0]} cannot be set under `training`: lengthen's own options decide it.")
     given: dict[str, Any] = {
         "output_dir": str(folder),
         "max_steps": optimisation.steps,
