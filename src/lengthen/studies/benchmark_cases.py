@@ -80,17 +80,18 @@ def measure_memory(name: str, ours: bool) -> float:
     torch.set_num_threads(1)
     case = next(case for case in cases() if case.name == name)
     step = case.build(case)[0 if ours else 1]
-    before = _peak_memory()
-    step()
-    return _peak_memory() - before
-
-
-def _peak_memory() -> float:
-    """The most MB that this process has held at once."""
-    status = Path("/proc/self/status")  # getrusage's figure would start from the parent's
-    if not status.exists():
+    process = Path("/proc/self")  # getrusage's peak would start from the parent's
+    if not process.exists():
         raise InputError("Peak memory is measured on Linux only; pass memory=False.")
-    return next(float(line.split()[1]) / 1024 for line in status.read_text().splitlines() if "VmHWM" in line)
+    (process / "clear_refs").write_text("5")  # the peak starts anew
+    before = _status(process, "VmRSS")
+    step()
+    return _status(process, "VmHWM") - before
+
+
+def _status(process: Path, name: str) -> float:
+    lines = (process / "status").read_text().splitlines()
+    return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(name))
 
 
 def _steps(
