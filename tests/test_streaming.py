@@ -95,3 +95,13 @@ def test_bad_input(model, tokens, segment, match):
 def test_an_unwrapped_model_is_refused():
     with pytest.raises(InputError, match="not wrapped"):
         next(stream(tiny_mamba2(), TOKENS))
+
+
+def test_a_state_of_other_weights_is_refused(model):
+    from lengthen.models import weights_fingerprint
+
+    part = next(stream(model, TOKENS[:, :50]))
+    marked = part.final_state.with_weights(weights_fingerprint(model))
+    next(stream(model, TOKENS[:, 49:], initial_state=marked, start=49))
+    with pytest.raises(InputError, match="weights"):
+        next(stream(wrap(tiny_mamba2(seed=1)), TOKENS[:, 49:], initial_state=marked, start=49))

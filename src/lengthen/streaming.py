@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lengthen.errors import InputError
 from lengthen.models.head import token_losses
-from lengthen.models.wrapping import library_model, require_wrapped, run_base
+from lengthen.models.wrapping import library_model, require_wrapped, run_base, weights_fingerprint
 from lengthen.state import RecurrentState
 
 SEGMENT = 2048
@@ -63,7 +63,8 @@ def stream(
     """Runs the model over tokens [n, L + 1] and yields the L losses segment by segment, the state carried.
 
     segment: positions a call, best a multiple of 64 (segment_for's choice unless said). cuts: further positions at
-    which a segment ends, so that the state before them can be seen. initial_state, start: go on where an earlier stream stopped, at position start.
+    which a segment ends, so that the state before them can be seen. initial_state, start: go on where an earlier
+    stream stopped, at position start; a state marked with its weights (by with_weights) is refused by other weights.
     Each boundary position is counted once: the target of a segment's last input is the next segment's first.
     Raises InputError if there is no token to predict.
     """
@@ -73,6 +74,8 @@ def stream(
         raise InputError(f"A sequence of {tokens.shape[1]} tokens has nothing to predict; give at least two.")
     if segment is not None and segment < 1:
         raise InputError(f"A segment of {segment} positions cannot be run; give at least 1.")
+    if initial_state is not None and initial_state.weights is not None:
+        initial_state.require_weights(weights_fingerprint(model))
     segment = segment or segment_for(model, tokens.shape[0])
     with evaluating(model):
         for part in _stream(model, tokens, 0, length, segment, [c - start for c in cuts], initial_state):

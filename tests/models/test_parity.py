@@ -15,7 +15,7 @@ from tests.conftest import tiny_mamba2
 def test_passes(shaped_mamba2, dtype):
     result = check(shaped_mamba2.to(dtype))
     assert result.passed, [c for c in result.checks if not c.passed]
-    assert result.family == "mamba2" and len(result.checks) == 17
+    assert result.family == "mamba2" and len(result.checks) == 18
     assert not wrapping.is_wrapped(shaped_mamba2)  # wrapped for the check only
 
 
@@ -57,14 +57,37 @@ def test_ignored_resets_are_caught(monkeypatch):
     found = failed(
         monkeypatch, lambda layer, x, state, marks: mamba2.forward(layer, x, state, Marks(None, marks.lengths))
     )
-    assert found == {"packing", "reset-at-start"}
+    assert found == {"packing", "packing-with-padding", "reset-at-start"}
 
 
 def test_padding_in_the_state_is_caught(monkeypatch):
     found = failed(
         monkeypatch, lambda layer, x, state, marks: mamba2.forward(layer, x, state, Marks(marks.reset, None))
     )
-    assert found == {"left-padding", "right-padding", "padding-identity"}
+    assert found == {"left-padding", "right-padding", "padding-identity", "packing-with-padding"}
+
+
+def test_resets_ignored_beside_padding_are_caught(monkeypatch):
+    def forward(layer, x, state, marks):
+        return mamba2.forward(layer, x, state, Marks(marks.reset if marks.lengths is None else None, marks.lengths))
+
+    assert failed(monkeypatch, forward) == {"packing-with-padding"}
+
+
+def test_rows_mixed_up_in_larger_batches_are_caught(monkeypatch):
+    def forward(layer, x, state, marks):
+        y, final = mamba2.forward(layer, x, state, marks)
+        return (y.flip(0), final) if len(y) > 2 else (y, final)
+
+    assert failed(monkeypatch, forward) == {"rows"}
+
+
+def test_an_error_in_long_runs_is_caught(monkeypatch):
+    def forward(layer, x, state, marks):
+        y, final = mamba2.forward(layer, x, state, marks)
+        return torch.cat([y[:, :256], y[:, 256:] * 1.01], 1), final
+
+    assert "segments" in failed(monkeypatch, forward)
 
 
 def test_mixed_rows_are_caught(monkeypatch):

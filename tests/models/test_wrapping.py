@@ -76,6 +76,20 @@ def test_loss_equals_the_library_s_and_holds_no_logits(shaped_mamba2):
         assert _error(parameter.grad, grads[name]) < 5e-5, name
 
 
+def test_targets_at_padding_are_not_counted():
+    model = wrap(tiny_mamba2())
+    mask = masked(9, 4)
+    targets = torch.nn.functional.pad(IDS[:, 1:], (0, 1), value=-100)
+    found = model(IDS, shift_labels=targets, attention_mask=mask).loss
+    expected = model(IDS, shift_labels=targets.masked_fill(mask == 0, -100), attention_mask=mask).loss
+    assert torch.equal(found, expected) and found != model(IDS, shift_labels=targets).loss
+
+
+def test_an_additive_mask_is_refused():
+    with pytest.raises(InputError, match="other than 0 and 1"):
+        wrap(tiny_mamba2())(IDS, attention_mask=torch.where(masked(3, 0) == 1, 0.0, -1e9))
+
+
 def test_loss_options_of_the_library():
     model = tiny_mamba2()
     targets = torch.nn.functional.pad(IDS[:, 1:], (0, 1), value=-100)

@@ -40,7 +40,11 @@ def shifted(labels: Tensor, attention_mask: Tensor | None) -> Tensor:
     """
     if attention_mask is not None:
         labels = labels.masked_fill(attention_mask == 0, IGNORED)
-    targets = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    return masked(F.pad(labels[:, 1:], (0, 1), value=IGNORED), attention_mask)
+
+
+def masked(targets: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Targets [B, T] with none at padded positions."""
     return targets if attention_mask is None else targets.masked_fill(attention_mask == 0, IGNORED)
 
 

@@ -33,6 +33,10 @@ class Compaction:
         """The rearrangement for an attention mask [B, T] (1 real, 0 padding) and resets [B, T]."""
         if reset is not None and reset.dtype != torch.bool:
             raise InputError(f"reset is {reset.dtype}; give bool: true where both states are zeroed before a position.")
+        if attention_mask is not None and not bool(((attention_mask == 0) | (attention_mask == 1)).all()):
+            raise InputError(
+                "attention_mask holds values other than 0 and 1; give 1 for a real token and 0 for padding."
+            )
         if attention_mask is None or bool((attention_mask != 0).all()):
             return Compaction(None, None, None, reset, None)
         real = attention_mask != 0

@@ -30,8 +30,8 @@ from lengthen.models.wrapping import (
 from lengthen.results import Check, CheckResult
 from lengthen.state import RecurrentState
 
-POSITIONS = 161
-SEGMENTS = (1, 7, 64, 89)
+POSITIONS = 273
+SEGMENTS = (1, 7, 64, 129)
 
 
 def check(model: nn.Module, *, seed: int = 0, short: bool = False, name: str | None = None) -> CheckResult:
@@ -52,6 +52,7 @@ def check(model: nn.Module, *, seed: int = 0, short: bool = False, name: str | N
                     probe.padding("right"),
                     probe.identity(),
                     probe.packing(),
+                    probe.packing(pad=5),
                 ]
                 checks += [probe.reset_at_zero(), probe.dtype(), probe.fresh(), probe.causal()]
         if not short:
@@ -166,7 +167,14 @@ class _Probe:
     def rows(self) -> Check:
         with torch.no_grad():
             logits, final = self.run(self.tokens[1:], self.random.index([1]))
-        error = max(_error(logits, self.from_random[1:]), self._final_error(final, self.final_from_random.index([1])))
+            order = [1, 0, 0, 1, 0]
+            many, many_final = self.run(self.tokens[order], self.random.index(order))
+        error = max(
+            _error(logits, self.from_random[1:]),
+            self._final_error(final, self.final_from_random.index([1])),
+            _error(many, self.from_random[order]),
+            _state_error(many_final, self.final_from_random.index(order)),
+        )
         return self._check("rows", error, "If rows depend on each other, a batch mixes the memories of its sequences.")
 
     def padding(self, side: str) -> Check:
@@ -200,13 +208,16 @@ class _Probe:
             "If a fully padded row does not keep its state bit for bit, short rows of a batch drift.",
         )
 
-    def packing(self) -> Check:
+    def packing(self, pad: int = 0) -> Check:
+        """pad: so many positions of padding in front of and behind every row."""
         cut = 70
         reset = torch.zeros_like(self.tokens, dtype=torch.bool)
         reset[:, cut] = True
         reset[0, cut + 1] = True
+        padded = [torch.nn.functional.pad(x, (pad, pad)) for x in (self.tokens, torch.ones_like(self.tokens), reset)]
         with torch.no_grad():
-            logits, final = self.run(self.tokens, self.random, reset=reset)
+            logits, final = self.run(padded[0], self.random, attention_mask=padded[1] if pad else None, reset=padded[2])
+            logits = logits[:, pad : pad + POSITIONS]
             before, _ = self.run(self.tokens[:, :cut], self.random)
             one, _ = self.run(self.tokens[:1, cut : cut + 1])
             after, end = self.run(self.tokens[:1, cut + 1 :])
@@ -214,7 +225,8 @@ class _Probe:
         expected = torch.cat([before, torch.cat([torch.cat([one, after], 1), other], 0)], 1)
         ends = [self._final_error(final.index([row]), alone) for row, alone in enumerate((end, other_end))]
         error = max(_error(logits, expected), *ends)
-        return self._check("packing", error, "If a reset lets anything through, packed documents leak into each other.")
+        name = "packing-with-padding" if pad else "packing"
+        return self._check(name, error, "If a reset lets anything through, packed documents leak into each other.")
 
     def reset_at_zero(self) -> Check:
         reset = torch.zeros_like(self.tokens, dtype=torch.bool)

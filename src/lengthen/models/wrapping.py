@@ -21,7 +21,7 @@ from lengthen.errors import InputError
 from lengthen.models.attention import AttentionCache, SequenceState, attention_arguments, has_attention
 from lengthen.models.call import Call, Marks, current_call, keep_call_in_checkpoints, running
 from lengthen.models.families import FAMILIES, family_of
-from lengthen.models.head import head_logits, head_loss, router_loss, shifted
+from lengthen.models.head import head_logits, head_loss, masked, router_loss, shifted
 from lengthen.models.outputs import output_class, with_final_state
 from lengthen.models.padding import Compaction
 from lengthen.state import RecurrentState
@@ -206,7 +206,7 @@ def _run(model: Any, arguments: dict[str, Any], initial_state: RecurrentState | 
     else:
         found: dict[str, Any] = {"hidden_states": base.get("hidden_states")}
         if labels is not None or shift_labels is not None:
-            targets = shifted(labels, attention_mask) if shift_labels is None else shift_labels
+            targets = shifted(labels, attention_mask) if shift_labels is None else masked(shift_labels, attention_mask)
             found["loss"] = head_loss(model, hidden, targets, items, attention_mask)
         else:
             found["logits"] = head_logits(model, hidden, keep)
