@@ -282,6 +282,7 @@ BAD = {
     "unknown option": (["check", "{model}", "--no-such-option", "1"], "no-such-option"),
     "missing option": (["diagnose", "{model}", "--data", "{text}"], "train-context"),
     "not a number": (["diagnose", "{model}", "--data", "{text}", "--train-context", "many"], "many"),
+    "nothing to benchmark": (["bench", "magic"], "nothing called magic"),
     "no model": (["check"], "No model was given"),
     "no such device": (["check", "{model}", "--device", "cuda:99"], "cuda:99"),
     "no such dtype": (["check", "{model}", "--dtype", "float8"], "float8"),

@@ -345,6 +345,45 @@ def families(*, common: Common = DEFAULTS) -> int:
     return OK
 
 
+@app.command
+def bench(
+    *ops: str,
+    pairs: int = 5,
+    memory: Annotated[bool, Parameter(negative="--no-memory")] = True,
+    common: Common = DEFAULTS,
+) -> int:
+    """Time the recurrences and whole layers against their peers on a CPU: one thread, interleaved pairs, medians.
+
+    Example: lengthen bench ssd selective_scan --json
+
+    Args:
+        ops: What to time (everything unless said).
+        pairs: Timed pairs of each comparison.
+        memory: Measure peak memory too, each side in a process of its own.
+    """
+    _prepare(common)
+    from lengthen.studies import benchmark
+
+    with _run_folder(common.out, "bench", common):
+        result = benchmark(ops or None, pairs=pairs, memory=memory, progress=lambda line: print(line, file=sys.stderr))
+        if common.out is not None:
+            result.save(common.out / "results" / "benchmark.json")
+    if common.json:
+        _print_json(result.to_json())
+    else:
+        for entry in result.entries:
+            less = "" if entry.memory_ratio is None else f", {entry.memory_ratio:.1f} times less memory"
+            share = (
+                ""
+                if entry.ceiling_share is None
+                else f", {100 * entry.ceiling_share:.0f} % of the matrix product's rate"
+            )
+            print(f"{entry.op} {entry.length} {entry.mode}: {entry.ratio:.1f} times {entry.peer}{less}{share}")
+        for reason in result.left_out:
+            print(f"left out: {reason}")
+    return OK
+
+
 # -- what the commands share -------------------------------------------------------------------------------------
 
 
