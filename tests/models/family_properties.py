@@ -42,10 +42,12 @@ __all__ = [
     "test_passes_the_parity_gate",
     "test_post_training_runs_with_every_intervention",
     "test_save_pretrained_loads_in_the_plain_library",
+    "test_statistics_are_told_per_layer_and_head",
     "test_streaming_equals_one_run",
 ]
 
 IDS = torch.randint(3, 64, (3, 75), generator=torch.Generator().manual_seed(0))
+TEXT = torch.randint(3, 64, (2, 202), generator=torch.Generator().manual_seed(1))
 MASK = torch.ones_like(IDS)
 MASK[0, :9], MASK[2, -11:] = 0, 0
 PLAIN = {"use_cache": False}
@@ -97,7 +99,15 @@ def test_in_float64_logits_equal_the_library_s_to_1e8(build: Build, monkeypatch:
 def test_passes_the_parity_gate(build: Build) -> None:
     result = check(build())
     assert result.passed, [c for c in result.checks if not c.passed]
-    assert len(result.checks) == 17
+    wanted = {
+        "train-mode",
+        "gradient-checkpointing",
+        "left-padding",
+        "right-padding",
+        "packing",
+        "gradient-through-state",
+    }
+    assert wanted <= {c.name for c in result.checks}
 
 
 def test_loss_and_gradients_equal_the_library_s(build: Build) -> None:
@@ -131,13 +141,26 @@ def test_generate_gives_the_same_tokens(build: Build) -> None:
 
 @torch.no_grad()
 def test_streaming_equals_one_run(build: Build) -> None:
+    """Segments of 1, 7, 64 and 129 tokens, and a stream that goes on where another stopped."""
     model = wrap(build())
-    logits = model(IDS[:, :-1]).logits
-    expected = torch.nn.functional.cross_entropy(logits.transpose(1, 2), IDS[:, 1:], reduction="none")
-    parts = list(stream(model, IDS, segment=20, cuts=[33]))
+    logits = model(TEXT[:, :-1]).logits
+    expected = torch.nn.functional.cross_entropy(logits.transpose(1, 2), TEXT[:, 1:], reduction="none")
+    parts = list(stream(model, TEXT, cuts=[1, 8, 72]))
+    assert [p.end for p in parts] == [1, 8, 72, 201]
     assert _error(torch.cat([p.losses for p in parts], 1), expected) < 1e-5
-    again = stream(model, IDS[:, 33:], segment=64, initial_state=parts[1].final_state, start=33)
-    assert _error(torch.cat([p.losses for p in again], 1), expected[:, 33:]) < 1e-5
+    again = stream(model, TEXT[:, 8:], segment=64, initial_state=parts[1].final_state, start=8)
+    assert _error(torch.cat([p.losses for p in again], 1), expected[:, 8:]) < 1e-5
+
+
+@torch.no_grad()
+def test_statistics_are_told_per_layer_and_head(build: Build) -> None:
+    state = wrap(build())(IDS).final_state
+    found = state.statistics()
+    assert set(found) == set(state.tensors) and len(found) >= 2
+    for layer, named in found.items():
+        spec, tensor = state.specs[layer]["recurrent"], state.tensors[layer]["recurrent"]
+        heads = 1 if spec.head_axis is None else tensor.shape[spec.head_axis]
+        assert named["recurrent"]["std"].shape == (3, heads) and (named["recurrent"]["std"] > 0).all()
 
 
 @torch.no_grad()

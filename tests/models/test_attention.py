@@ -100,7 +100,7 @@ def test_nothing_is_written_into_a_cache_and_gradients_flow_through_it(model):
 def test_rows_can_be_forked_and_a_stream_resumed(model):
     parts = list(stream(model, IDS[:, :32], segment=16))
     state = parts[-1].final_state
-    fork = pickle.loads(pickle.dumps(state.index([2, 2, 0]).clone().to("cpu")))
+    fork = pickle.loads(pickle.dumps(state.index([2, 2, 0]).clone().to("cpu").with_weights(None)))
     assert isinstance(fork, SequenceState)
     resumed = torch.cat([p.losses for p in stream(model, IDS[[2, 2, 0], 31:], initial_state=fork, start=31)], 1)
     whole = torch.cat([p.losses for p in stream(model, IDS)], 1)

@@ -53,6 +53,13 @@ def test_a_detached_initial_state_is_caught(monkeypatch):
     assert {"gradient-into-state", "gradient-through-state"} <= failed(monkeypatch, forward)
 
 
+def test_a_halved_gradient_is_caught(monkeypatch):
+    def forward(layer, x, state, marks):
+        return mamba2.forward(layer, x, state and {n: (t + t.detach()) / 2 for n, t in state.items()}, marks)
+
+    assert {"gradient-into-state", "gradient-through-state"} <= failed(monkeypatch, forward)
+
+
 def test_ignored_resets_are_caught(monkeypatch):
     found = failed(
         monkeypatch, lambda layer, x, state, marks: mamba2.forward(layer, x, state, Marks(None, marks.lengths))

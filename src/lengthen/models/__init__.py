@@ -1,5 +1,6 @@
 """How known layer families use a kernel, and how a user's model gets its state in and out."""
 
+from lengthen.models.attention import SequenceState
 from lengthen.models.library_path import check_library_path, compatibility_page, survey
 from lengthen.models.loading import load, load_library_model, tokenizer_for
 from lengthen.models.parity import check
@@ -8,6 +9,7 @@ from lengthen.models.wrapping import (
     is_wrapped,
     library_model,
     require_wrapped,
+    sequence_start,
     unwrap,
     weights_fingerprint,
     wrap,
@@ -15,6 +17,7 @@ from lengthen.models.wrapping import (
 )
 
 __all__ = [
+    "SequenceState",
     "check",
     "check_library_path",
     "compatibility_page",
@@ -24,6 +27,7 @@ __all__ = [
     "load",
     "load_library_model",
     "require_wrapped",
+    "sequence_start",
     "survey",
     "tokenizer_for",
     "unwrap",

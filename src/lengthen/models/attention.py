@@ -93,6 +93,9 @@ class SequenceState(RecurrentState):
     def detach(self) -> SequenceState:
         return SequenceState(super().detach(), self.attention.map(torch.detach))
 
+    def with_weights(self, fingerprint: str | None) -> SequenceState:
+        return SequenceState(super().with_weights(fingerprint), self.attention)
+
     def save(self, path: str | Path) -> None:
         """Raises InputError: a file of a state holds no attention cache."""
         raise InputError(
