@@ -7,9 +7,8 @@ import torch
 
 from lengthen import TBPTT, FittedNoise, Mixture, RandomNoise, RecurrentState, Rows, StatePassing, Zero
 from lengthen.errors import InputError
-from lengthen.interventions import intervention_named
+from lengthen.interventions import StateBank, intervention_named
 from lengthen.state import TensorSpec
-from lengthen.state_bank import StateBank
 
 SPECS = {
     "l": {

@@ -263,6 +263,6 @@ def test_the_seed_decides_an_intervention_s_draws(plays):
             made.append(self.seed)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lengthen.interventions.RandomNoise", Watching)
+        patch.setattr("lengthen.interventions.names.RandomNoise", Watching)
         post_train(tiny_mamba2(), plays[0], intervention="random-noise:std=1", seed=7, **FAST)
     assert made == [7]
