@@ -2,44 +2,126 @@
 
     python tests/gpu/verify_kernels.py
 
-For each recurrence and decay: the form that is chosen here (a library's kernel where one is installed, else the
+For each recurrence and variant: the form that is chosen here (a library's kernel where one is installed, else the
 portable form), its worst error against the float64 definition over outputs and gradients, one long call against
 segments of 2,048, and positions a second. Exit 1 when an error is beyond its bound.
 """
 
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
-from recurrence_comparison import assert_agrees, errors, in_segments
-from test_gated_delta_rule import SEQUENCES as DELTA_SEQUENCES
-from test_gated_delta_rule import delta_rule
-from test_gated_delta_rule import make as make_delta_rule
-from test_gated_delta_rule import reference as delta_rule_reference
-from test_ssd import SEQUENCES as SSD_SEQUENCES
-from test_ssd import make as make_ssd
+import test_gated_delta_rule
+import test_gated_linear_attention
+import test_rwkv7
+import test_selective_scan
+import test_ssd
+from recurrence_comparison import Operator, assert_agrees, errors, in_segments
 
-from lengthen.kernels import cuda_libraries, ssd, ssd_reference
+from lengthen import kernels
+from lengthen.kernels import cuda_libraries
 
 BF16 = 2e-2  # both inputs and products are rounded to 8 bits
 TF32 = 5e-3  # the libraries' fp32 products may run in tf32
+KEPT = ("log_decay", "initial_state", "A")  # stay fp32
+
+
+class Case(NamedTuple):
+    """One recurrence in one variant; `make` takes a batch size and a number of positions."""
+
+    label: str
+    function: Operator
+    reference: Operator
+    make: Callable[[int, int], dict[str, Tensor]]
+    sequences: set[str]
+    kernel: Callable[[dict[str, Tensor]], object | None]
+
+
+def delta_rule_case(decay: str) -> Case:
+    return Case(
+        f"gated_delta_rule, decay: {decay}",
+        test_gated_delta_rule.delta_rule,
+        test_gated_delta_rule.reference,
+        lambda batch, positions: test_gated_delta_rule.make(batch, positions, 8, 4, 64, 64, decay=decay),
+        test_gated_delta_rule.SEQUENCES,
+        lambda given: cuda_libraries.gated_delta_rule_kernel(given["query"], given["value"], given.get("log_decay")),
+    )
+
+
+def attention_case(bonus: bool) -> Case:
+    return Case(
+        f"gated_linear_attention, bonus: {bonus}",
+        kernels.gated_linear_attention,
+        kernels.gated_linear_attention_reference,
+        lambda batch, positions: test_gated_linear_attention.make(batch, positions, 8, 64, 64, bonus=bonus),
+        test_gated_linear_attention.SEQUENCES,
+        lambda given: cuda_libraries.gated_linear_attention_kernel(given["key"], given["value"], given.get("bonus")),
+    )
+
+
+def scan_case(label: str, left_out: tuple[str, ...]) -> Case:
+    def make(batch: int, positions: int) -> dict[str, Tensor]:
+        inputs = test_selective_scan.make(batch, positions, 256, 16)
+        return {name: tensor for name, tensor in inputs.items() if name not in left_out}
+
+    return Case(
+        f"selective_scan, {label}",
+        partial(kernels.selective_scan, dt_softplus=True),
+        partial(kernels.selective_scan_reference, dt_softplus=True),
+        make,
+        test_selective_scan.SEQUENCES,
+        lambda given: cuda_libraries.selective_scan_kernel(
+            given["x"], given["A"], given.get("decay_dt"), given.get("reset")
+        ),
+    )
+
+
+CASES = [
+    Case(
+        "ssd",
+        kernels.ssd,
+        kernels.ssd_reference,
+        lambda batch, positions: test_ssd.make(batch, positions, 8, 4, 64, 64),
+        test_ssd.SEQUENCES,
+        lambda given: cuda_libraries.ssd_kernel(given["query"], given["value"]),
+    ),
+    *map(delta_rule_case, ("none", "head", "channel")),
+    *map(attention_case, (False, True)),
+    Case(
+        "rwkv7",
+        kernels.rwkv7,
+        kernels.rwkv7_reference,
+        lambda batch, positions: test_rwkv7.make(batch, positions, 8, 64, 64),
+        test_rwkv7.SEQUENCES,
+        lambda given: cuda_libraries.rwkv7_kernel(given["key"], given["value"]),
+    ),
+    scan_case("without resets", ("decay_dt", "reset")),
+    scan_case("with resets", ()),
+]
 
 
 def on_gpu(inputs: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    kept = ("log_decay", "initial_state")
-    return {n: t.cuda() if n in kept else t.cuda().to(dtype) for n, t in inputs.items()}
+    return {
+        name: tensor.cuda() if name in KEPT or not tensor.is_floating_point() else tensor.cuda().to(dtype)
+        for name, tensor in inputs.items()
+    }
 
 
-def seconds(function, inputs: dict[str, Tensor]) -> float:
-    leaves = {name: tensor.clone().requires_grad_() for name, tensor in inputs.items()}
+def seconds(function: Operator, inputs: dict[str, Tensor]) -> float:
+    leaves = {n: t.clone().requires_grad_() if t.is_floating_point() else t for n, t in inputs.items()}
+    wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
 
     def step() -> None:
-        torch.autograd.grad(function(**leaves)[0].float().sum(), list(leaves.values()))
+        output, state = function(**leaves)
+        torch.autograd.grad(output.float().sum() + state.sum(), wanted)
 
     for _ in range(3):
         step()
@@ -51,44 +133,35 @@ def seconds(function, inputs: dict[str, Tensor]) -> float:
     return (time.perf_counter() - start) / 10
 
 
+def verify(case: Case, dtype: torch.dtype, bound: float, batch: int = 8, length: int = 65_536) -> bool:
+    """Print what one case does in one type; whether it keeps its bound."""
+    inputs = on_gpu(case.make(2, 300), dtype)
+    library = case.kernel(inputs) is not None
+    label = f"{case.label}, {dtype}, {'library' if library else 'portable'}"
+    try:
+        assert_agrees(case.function, case.reference, inputs, bound)
+    except AssertionError as error:
+        print(f"{label}: {error}")
+        return False
+    long = on_gpu(case.make(1, length), dtype)
+    with torch.no_grad():
+        whole = case.function(**long)[1]
+        pieces = in_segments(case.function, long, "initial_state", [2048] * (length // 2048), case.sequences)[1]
+    drift = max(errors(whole, pieces.double()))
+    speed = 2048 * batch / seconds(case.function, on_gpu(case.make(batch, 2048), dtype))
+    print(f"{label}: agrees; one call against segments {drift:.1e}; {speed:,.0f} positions/s forward+backward")
+    return drift <= bound
+
+
 def main() -> int:
     if not torch.cuda.is_available():
         print("No GPU is visible to PyTorch, so there is nothing to verify.")
         return 1
     print(torch.cuda.get_device_name(), torch.__version__)
-    failed = False
-    cases = [("ssd", "head", ssd, ssd_reference, make_ssd, SSD_SEQUENCES, ("simple_gla", "chunk_simple_gla"))]
-    kernels = {
-        "none": ("delta_rule", "chunk_delta_rule"),
-        "head": ("gated_delta_rule", "chunk_gated_delta_rule"),
-        "channel": ("kda", "chunk_kda"),
-    }
-    for decay, kernel in kernels.items():
-        cases.append(
-            ("gated_delta_rule", decay, delta_rule, delta_rule_reference, make_delta_rule, DELTA_SEQUENCES, kernel)
-        )
-    for name, decay, function, reference, make, sequences, kernel in cases:
-        options = {} if name == "ssd" else {"decay": decay}
-        found = cuda_libraries.fla_kernel(*kernel) is not None
-        for dtype, bound in ((torch.bfloat16, BF16), (torch.float32, TF32)):
-            library = found and (name == "ssd" or dtype in cuda_libraries.HALF)
-            inputs = on_gpu(make(2, 300, 4, 2, 64, 64, **options), dtype)
-            label = f"{name}, decay: {decay}, {dtype}, {'fla ' + kernel[1] if library else 'portable'}"
-            try:
-                assert_agrees(function, reference, inputs, bound)
-            except AssertionError as error:
-                failed = True
-                print(f"{label}: {error}")
-                continue
-            long = on_gpu(make(1, 65_536, 4, 2, 64, 64, **options), dtype)
-            with torch.no_grad():
-                whole = function(**long)[1]
-                pieces = in_segments(function, long, "initial_state", [2048] * 32, sequences)[1]
-            drift = max(errors(whole, pieces.double()))
-            failed |= drift > bound
-            speed = 2048 * 8 / seconds(function, on_gpu(make(8, 2048, 16, 16, 64, 64, **options), dtype))
-            print(f"{label}: agrees; one call against segments {drift:.1e}; {speed:,.0f} positions/s forward+backward")
-    return int(failed)
+    results = [
+        verify(case, dtype, bound) for case in CASES for dtype, bound in ((torch.bfloat16, BF16), (torch.float32, TF32))
+    ]
+    return int(not all(results))
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def evaluate(operator: Operator, inputs: dict[str, Tensor], **options: object) -
     named = {}
     for index, output in enumerate(outputs):
         weight = torch.randn(output.shape, generator=generator, dtype=torch.float64)
-        total = total + (weight.to(output.dtype) * output).double().sum()
+        total = total + (weight.to(output) * output).double().sum().cpu()
         named[f"output {index}"] = output.detach()
     wanted = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
     gradients = torch.autograd.grad(total, list(wanted.values()))

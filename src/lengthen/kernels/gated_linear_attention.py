@@ -10,6 +10,7 @@ B batch, T positions, H heads, K key dim, V value dim. State [B, H, K, V], float
 import torch
 from torch import Tensor
 
+from lengthen.kernels.cuda_libraries import gated_linear_attention_by_library, gated_linear_attention_kernel
 from lengthen.kernels.dispatch import Form, choose_form, compiled
 from lengthen.kernels.gated_linear_attention_portable import portable_backward, portable_forward
 from lengthen.kernels.recurrence import (
@@ -56,6 +57,12 @@ def gated_linear_attention(
     """
     _check(query, key, value, log_decay, input_gain, bonus, initial_state)
     inputs = (query, key, value, log_decay, input_gain, bonus, initial_state)
+    if value.is_cuda:
+        kernel = gated_linear_attention_kernel(key, value, bonus)
+        function = "gated_linear_attention_forward"
+        form = choose_form(*inputs, compiled_function=function, cuda_library=kernel is not None)
+        if kernel is not None and form is Form.CUDA_LIBRARY:
+            return gated_linear_attention_by_library(kernel, *inputs)
     compute = compute_dtype(*inputs)
     output, final_state, _ = torch.ops.lengthen.gated_linear_attention(
         query,

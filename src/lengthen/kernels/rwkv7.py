@@ -12,6 +12,7 @@ In RWKV-7's words a is -kappa_hat and b is kappa_hat times the in-context learni
 import torch
 from torch import Tensor
 
+from lengthen.kernels.cuda_libraries import rwkv7_by_library, rwkv7_kernel
 from lengthen.kernels.dispatch import Form, choose_form, compiled
 from lengthen.kernels.recurrence import (
     CHUNK,
@@ -77,6 +78,11 @@ def rwkv7(
         log_decay = log_decay.masked_fill(reset[..., None, None], -torch.inf)
         a = a.masked_fill(reset[..., None, None], 0)
     inputs = (receptance, log_decay, key, value, a, b, input_gain, initial_state)
+    if value.is_cuda:
+        kernel = rwkv7_kernel(key, value)
+        form = choose_form(*inputs, compiled_function="rwkv7_forward", cuda_library=kernel is not None)
+        if kernel is not None and form is Form.CUDA_LIBRARY:
+            return rwkv7_by_library(kernel, *inputs)
     compute = compute_dtype(*inputs)
     output, final_state, _ = torch.ops.lengthen.rwkv7(
         *inputs[:-1],

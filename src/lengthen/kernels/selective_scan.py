@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lengthen.kernels.cuda_libraries import selective_scan_by_library, selective_scan_kernel
 from lengthen.kernels.dispatch import Form, choose_form, compiled
 from lengthen.kernels.recurrence import (
     CHUNK,
@@ -68,6 +69,24 @@ def selective_scan(
     """
     _check(x, dt, A, B, C, skip, gate, dt_bias, input_gain, decay_dt, reset, initial_state)
     inputs = (x, dt, A, B, C, skip, gate, dt_bias, input_gain, decay_dt, initial_state)
+    if x.is_cuda:
+        kernel = selective_scan_kernel(x, A, decay_dt, reset)
+        form = choose_form(*inputs, compiled_function="selective_scan_forward", cuda_library=kernel is not None)
+        if kernel is not None and form is Form.CUDA_LIBRARY:
+            return selective_scan_by_library(
+                kernel,
+                x,
+                dt,
+                A,
+                B,
+                C,
+                skip=skip,
+                gate=gate,
+                dt_bias=dt_bias,
+                dt_softplus=dt_softplus,
+                input_gain=input_gain,
+                initial_state=initial_state,
+            )
     compute = compute_dtype(*inputs)
     output, final_state, _ = torch.ops.lengthen.selective_scan(
         x,
