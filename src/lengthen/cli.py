@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
+from lengthen.command_line import (
+    DEFAULTS,
+    Common,
+    Progress,
+    check_steps,
+    device_of,
+    fail,
+    file_options,
+    prepare,
+    print_json,
+    run_folder,
+    sentence,
+    show,
+    write_page,
+)
 from lengthen.errors import InputError, LengthenError
 
 if TYPE_CHECKING:
-    from lengthen.results import CheckResult, Result
+    from lengthen.results import CheckResult
 
 app = App(
     name="lengthen",
@@ -29,50 +41,19 @@ app = App(
 OK, PARITY_FAILED = 0, 3
 
 
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Common:
-    """What every command takes.
-
-    Args:
-        out: Write a run folder here: run.json, results/, figures/, report.html, and model/ where one is trained.
-        overwrite: Replace a run that lies in --out.
-        json: Print the result as JSON and nothing else on standard output.
-        seed: Of everything random.
-        device: Where to run, such as cpu or cuda:0 (the first GPU where there is one).
-        dtype: Of the weights: float32, bfloat16, float16, float64, or as saved.
-        threads: CPU threads (PyTorch's choice unless said).
-        config: A YAML file with any of the command's options; `training:` in it holds transformers.TrainingArguments.
-        debug: Show the traceback of an error.
-    """
-
-    out: Path | None = None
-    overwrite: bool = False
-    json: bool = False
-    seed: int = 0
-    device: str | None = None
-    dtype: str | None = None
-    threads: int | None = None
-    config: Path | None = None
-    debug: bool = False
-
-
-DEFAULTS = Common()
-
-
 @app.command
 def demo(*, common: Common = DEFAULTS) -> int:
     """Show the whole job on the bundled plays: a model that breaks, five arms, the proof. Takes minutes on a CPU.
 
     Example: lengthen demo --out demo-run
     """
-    _prepare(common)
+    prepare(common)
     from lengthen.demonstration import demo as run
 
     out = common.out or Path("lengthen-demo")
-    with _run_folder(out, "demo", common), _Progress(common) as progress:
+    with run_folder(out, "demo", common), Progress(common) as progress:
         result = run(seed=common.seed, out=out, progress=progress.stage)
-    _show(result, common, out)
+    show(result, common, out)
     return OK
 
 
@@ -87,27 +68,27 @@ def check(*models: str, as_is: bool = False, markdown: bool = False, common: Com
         as_is: Judge the library's own path through its own cache, without lengthen.
         markdown: With --as-is, print the findings as the page docs/compatibility.md.
     """
-    _prepare(common)
+    prepare(common)
     from lengthen.models import check as run
     from lengthen.models import check_library_path, compatibility_page, load_library_model, survey
 
     if not models and not as_is:
         raise InputError("No model was given; name a directory or hub name, or use --as-is for a survey.")
     results: list[CheckResult] = []
-    with _run_folder(common.out, "check", common):
+    with run_folder(common.out, "check", common):
         if not models:
             results = survey(seed=common.seed)
         for name in models:
-            model = load_library_model(name, dtype=common.dtype, device=_device(common))
+            model = load_library_model(name, dtype=common.dtype, device=device_of(common))
             judge = check_library_path if as_is else run
             results.append(judge(model, name=name, seed=common.seed))
         if common.out is not None:
             for i, result in enumerate(results):
                 result.save(common.out / "results" / (f"check-{i}.json" if len(results) > 1 else "check.json"))
-            _report(common.out)
+            write_page(common.out)
     if common.json:
         single = len(results) == 1 and not as_is
-        _print_json(results[0].to_json() if single else {"models": [r.to_json() for r in results]})
+        print_json(results[0].to_json() if single else {"models": [r.to_json() for r in results]})
     elif as_is and markdown:
         print(compatibility_page(results), end="")
     elif as_is:
@@ -151,14 +132,14 @@ def diagnose(
         join: Lay documents end to end where none is long enough.
         segment: Positions a call (chosen by device and n unless said).
     """
-    _prepare(common)
+    prepare(common)
     from lengthen.diagnosis import diagnose as run
     from lengthen.diagnosis.diagnosing import FIELD_POSITIONS
     from lengthen.models import load, tokenizer_for
 
-    with _run_folder(common.out, "diagnose", common), _Progress(common) as progress:
+    with run_folder(common.out, "diagnose", common), Progress(common) as progress:
         result = run(
-            load(model, dtype=common.dtype, device=_device(common)),
+            load(model, dtype=common.dtype, device=device_of(common)),
             data,
             train_context=train_context,
             max_length=max_length,
@@ -173,8 +154,8 @@ def diagnose(
         )
         if common.out is not None:
             result.save(common.out / "results" / "diagnosis.json")
-            _report(common.out)
-    _show(result, common, common.out)
+            write_page(common.out)
+    show(result, common, common.out)
     return OK
 
 
@@ -210,15 +191,15 @@ def post_train(
         accumulation: Micro-batches a step.
         tokenizer: A tokenizer's directory or name, or "bytes" (the model's own unless said).
     """
-    training = _prepare(common)
+    training = prepare(common)
     from lengthen.models import load, tokenizer_for
     from lengthen.training import post_train as run
 
     out = common.out or Path("lengthen-post-train")
-    _check_steps(steps, train_context)
-    with _run_folder(out, "post-train", common), _Progress(common) as progress:
+    check_steps(steps, train_context)
+    with run_folder(out, "post-train", common), Progress(common) as progress:
         result = run(
-            load(model, dtype=common.dtype, device=_device(common)),
+            load(model, dtype=common.dtype, device=device_of(common)),
             data,
             train_context=train_context,
             steps=steps,
@@ -233,8 +214,8 @@ def post_train(
             config=training,
             progress=progress.single(intervention),
         )
-        _report(out)
-    _show(result, common, out)
+        write_page(out)
+    show(result, common, out)
     return OK
 
 
@@ -275,13 +256,13 @@ def pretrain(
         warmup: Steps until the peak.
         intervention: state-passing, tbptt, fitted-noise, random-noise, or zero.
     """
-    training = _prepare(common)
+    training = prepare(common)
     from lengthen.data import bundled_plays
     from lengthen.training import Mamba2Recipe
     from lengthen.training import pretrain as run
 
     out = common.out or Path("lengthen-pretrain")
-    _check_steps(steps, train_context)
+    check_steps(steps, train_context)
     recipe = Mamba2Recipe(
         width=width,
         layers=layers,
@@ -290,7 +271,7 @@ def pretrain(
         groups=groups,
         decay_range=decay_range,
     )
-    with _run_folder(out, "pretrain", common), _Progress(common) as progress:
+    with run_folder(out, "pretrain", common), Progress(common) as progress:
         _, result = run(
             data if data is not None else bundled_plays()[0],
             train_context=train_context,
@@ -305,8 +286,8 @@ def pretrain(
             config=training,
             progress=progress.single("pretrain"),
         )
-        _report(out)
-    _show(result, common, out)
+        write_page(out)
+    show(result, common, out)
     return OK
 
 
@@ -323,7 +304,7 @@ def report(run: Path, *, common: Common = DEFAULTS) -> int:
 
     page = write_report(run)
     if common.json:
-        _print_json({"report": str(page)})
+        print_json({"report": str(page)})
     else:
         print(page)
     return OK
@@ -338,7 +319,7 @@ def families(*, common: Common = DEFAULTS) -> int:
     from lengthen.models.families import FAMILIES
 
     if common.json:
-        _print_json({"families": [{"family": f.name, "layers": list(f.layers)} for f in FAMILIES.values()]})
+        print_json({"families": [{"family": f.name, "layers": list(f.layers)} for f in FAMILIES.values()]})
     else:
         for family in FAMILIES.values():
             print("\n  ".join([family.name, *family.layers]))
@@ -361,15 +342,15 @@ def bench(
         pairs: Timed pairs of each comparison.
         memory: Measure peak memory too, each side in a process of its own.
     """
-    _prepare(common)
+    prepare(common)
     from lengthen.studies import benchmark
 
-    with _run_folder(common.out, "bench", common):
+    with run_folder(common.out, "bench", common):
         result = benchmark(ops or None, pairs=pairs, memory=memory, progress=lambda line: print(line, file=sys.stderr))
         if common.out is not None:
             result.save(common.out / "results" / "benchmark.json")
     if common.json:
-        _print_json(result.to_json())
+        print_json(result.to_json())
     else:
         for entry in result.entries:
             less = "" if entry.memory_ratio is None else f", {entry.memory_ratio:.1f} times less memory"
@@ -384,210 +365,22 @@ def bench(
     return OK
 
 
-# -- what the commands share -------------------------------------------------------------------------------------
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command and exits: 0 done, 2 bad input, 3 parity failed, 4 the run failed."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in tokens
     try:
-        app.config = _file_options(tokens)
+        app.config = file_options(tokens)
         code = app(tokens, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        code = _fail(_sentence(error), InputError.exit_code, error, debug)
+        code = fail(sentence(error), InputError.exit_code, error, debug)
     except LengthenError as error:
-        code = _fail(str(error), error.exit_code, error, debug)
+        code = fail(str(error), error.exit_code, error, debug)
     except KeyboardInterrupt:
-        code = _fail("Interrupted; what was written so far is kept.", 130, None, debug)
+        code = fail("Interrupted; what was written so far is kept.", 130, None, debug)
     except OSError as error:
-        code = _fail(f"The run failed: {error.strerror or error} ({error.filename}).", 4, error, debug)
+        code = fail(f"The run failed: {error.strerror or error} ({error.filename}).", 4, error, debug)
     except Exception as error:  # whatever a library raises
         reason = " ".join(str(error).split()).rstrip(".")[:300]
-        code = _fail(f"The run failed ({type(error).__name__}: {reason}); --debug shows where.", 4, error, debug)
+        code = fail(f"The run failed ({type(error).__name__}: {reason}); --debug shows where.", 4, error, debug)
     sys.exit(code if isinstance(code, int) else OK)
-
-
-def _fail(message: str, code: int, error: BaseException | None, debug: bool) -> int:
-    if debug and error is not None:
-        import traceback
-
-        traceback.print_exception(error)
-    print(f"lengthen: {message}", file=sys.stderr)
-    return code
-
-
-def _sentence(error: CycloptsError) -> str:
-    lines = [line.strip(" │╭╮╰╯─") for line in str(error).splitlines()]
-    text = " ".join(line for line in lines if line)
-    return f"{text.rstrip('.')}; see `lengthen --help`."
-
-
-_training_options: dict[str, Any] = {}
-
-
-def _file_options(tokens: Sequence[str]) -> list[Any]:
-    """What --config says: options of the command for cyclopts, `training:` kept for the trainer."""
-    _training_options.clear()
-    path = next((b for a, b in itertools.pairwise(tokens) if a == "--config"), None)
-    path = path or next((t.partition("=")[2] for t in tokens if t.startswith("--config=")), None)
-    if path is None:
-        return []
-    import yaml
-    from cyclopts.config import Dict
-
-    try:
-        options = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise InputError(f"The configuration {path} cannot be read ({' '.join(str(error).split())}).") from None
-    if not isinstance(options, dict) or not isinstance(options.get("training", {}), dict):
-        raise InputError(f"The configuration {path} must hold options by name, and `training` a mapping.")
-    _training_options.update(options.pop("training", {}))
-    return [Dict(options, use_commands_as_keys=False, source=str(path))]
-
-
-def _prepare(common: Common) -> dict[str, Any]:
-    """Quiet libraries, the thread count; returns the trainer's options of --config."""
-    import os
-
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    import torch
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    if not 0 <= common.seed < 2**32:
-        raise InputError(f"The seed is {common.seed}; give a number from 0 to {2**32 - 1}.")
-    if common.threads is not None:
-        if common.threads < 1:
-            raise InputError(f"The number of threads is {common.threads}; give at least 1.")
-        torch.set_num_threads(common.threads)
-    return dict(_training_options)
-
-
-def _device(common: Common) -> str:
-    import torch
-
-    if common.device is not None:
-        try:
-            torch.empty(0, device=common.device)
-        except (RuntimeError, AssertionError) as error:
-            raise InputError(f"The device {common.device} cannot be used ({str(error).splitlines()[0]}).") from None
-        return common.device
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _check_steps(steps: int, train_context: int) -> None:
-    if steps < 1:
-        raise InputError(f"The number of steps is {steps}; give at least 1.")
-    if train_context < 1:
-        raise InputError(f"The training context is {train_context}; give at least 1 position.")
-
-
-@contextmanager
-def _run_folder(out: Path | None, command: str, common: Common) -> Iterator[None]:
-    """Makes sure that the run folder can be written before any work, and says in run.json what runs there.
-
-    A folder that holds a run is refused, or with --overwrite set aside until the new one is done. Where the input turns
-    out to be bad before anything else was written, no trace stays.
-    """
-    import json
-    import shutil
-
-    from lengthen.results import SCHEMA_VERSION, versions, write_text
-
-    if out is None or not _first_process():
-        yield
-        return
-    aside = out.with_name(f".{out.name}.replaced")
-    if (out / "run.json").exists():
-        if not common.overwrite:
-            raise InputError(f"{out} already holds a run; choose another --out, or replace it with --overwrite.")
-        shutil.rmtree(aside, ignore_errors=True)
-        out.rename(aside)
-    fresh = not out.exists()
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "command": command,
-        "arguments": sys.argv[1:],
-        "seed": common.seed,
-        "versions": versions(),
-    }
-    write_text(out / "run.json", json.dumps(document, indent=1) + "\n")
-    try:
-        yield
-    except InputError:
-        if fresh and [p.name for p in out.iterdir()] == ["run.json"]:
-            shutil.rmtree(out)
-            if aside.exists():
-                aside.rename(out)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def _report(out: Path) -> None:
-    from lengthen.reporting import write_report
-
-    if _first_process():
-        write_report(out)
-
-
-def _first_process() -> bool:
-    """Whether this process speaks: of several under torchrun or accelerate launch only the first does."""
-    import os
-
-    return os.environ.get("RANK", "0") == "0"
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    import json
-
-    if _first_process():
-        print(json.dumps(document, indent=1, allow_nan=False))
-
-
-def _show(result: Result, common: Common, out: Path | None) -> None:
-    if common.json:
-        _print_json(result.to_json())
-        return
-    from lengthen.reporting import terminal
-
-    if not _first_process():
-        return
-    terminal.show(result)
-    if out is not None:
-        print(f"Report: {out / 'report.html'}")
-
-
-class _Progress:
-    """A bar per stage with the time left, on standard error, quiet where that is no terminal."""
-
-    def __init__(self, common: Common) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        console = Console(stderr=True)
-        self._bars = Progress(
-            TextColumn("{task.description:<24}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._tasks: dict[str, Any] = {}
-
-    def __enter__(self) -> _Progress:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._bars.stop()
-
-    def stage(self, name: str, done: int, todo: int) -> None:
-        if name not in self._tasks:
-            self._tasks[name] = self._bars.add_task(name, total=todo)
-        self._bars.update(self._tasks[name], completed=done, total=todo)
-
-    def single(self, name: str) -> Any:
-        return lambda done, todo: self.stage(name, done, todo)

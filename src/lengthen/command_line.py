@@ -1,0 +1,241 @@
+"""What all commands share: their common options, the run folder, progress, and how an error is told."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cyclopts import CycloptsError, Parameter
+
+from lengthen.errors import InputError
+
+if TYPE_CHECKING:
+    from lengthen.results import Result
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Common:
+    """What every command takes.
+
+    Args:
+        out: Write a run folder here: run.json, results/, figures/, report.html, and model/ where one is trained.
+        overwrite: Replace a run that lies in --out.
+        json: Print the result as JSON and nothing else on standard output.
+        seed: Of everything random.
+        device: Where to run, such as cpu or cuda:0 (the first GPU where there is one).
+        dtype: Of the weights: float32, bfloat16, float16, float64, or as saved.
+        threads: CPU threads (PyTorch's choice unless said).
+        config: A YAML file with any of the command's options; `training:` in it holds transformers.TrainingArguments.
+        debug: Show the traceback of an error.
+    """
+
+    out: Path | None = None
+    overwrite: bool = False
+    json: bool = False
+    seed: int = 0
+    device: str | None = None
+    dtype: str | None = None
+    threads: int | None = None
+    config: Path | None = None
+    debug: bool = False
+
+
+DEFAULTS = Common()
+
+
+def fail(message: str, code: int, error: BaseException | None, debug: bool) -> int:
+    """Prints one sentence on standard error (the traceback before it with debug); returns the exit code."""
+    if debug and error is not None:
+        import traceback
+
+        traceback.print_exception(error)
+    print(f"lengthen: {message}", file=sys.stderr)
+    return code
+
+
+def sentence(error: CycloptsError) -> str:
+    """What cyclopts says of a command line, without its box."""
+    lines = [line.strip(" │╭╮╰╯─") for line in str(error).splitlines()]
+    text = " ".join(line for line in lines if line)
+    return f"{text.rstrip('.')}; see `lengthen --help`."
+
+
+_training_options: dict[str, Any] = {}
+
+
+def file_options(tokens: Sequence[str]) -> list[Any]:
+    """What --config says: options of the command for cyclopts, `training:` kept for the trainer."""
+    _training_options.clear()
+    path = next((b for a, b in itertools.pairwise(tokens) if a == "--config"), None)
+    path = path or next((t.partition("=")[2] for t in tokens if t.startswith("--config=")), None)
+    if path is None:
+        return []
+    import yaml
+    from cyclopts.config import Dict
+
+    try:
+        options = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InputError(f"The configuration {path} cannot be read ({' '.join(str(error).split())}).") from None
+    if not isinstance(options, dict) or not isinstance(options.get("training", {}), dict):
+        raise InputError(f"The configuration {path} must hold options by name, and `training` a mapping.")
+    _training_options.update(options.pop("training", {}))
+    return [Dict(options, use_commands_as_keys=False, source=str(path))]
+
+
+def prepare(common: Common) -> dict[str, Any]:
+    """Quiet libraries, the thread count; returns the trainer's options of --config."""
+    import os
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    import torch
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    if not 0 <= common.seed < 2**32:
+        raise InputError(f"The seed is {common.seed}; give a number from 0 to {2**32 - 1}.")
+    if common.threads is not None:
+        if common.threads < 1:
+            raise InputError(f"The number of threads is {common.threads}; give at least 1.")
+        torch.set_num_threads(common.threads)
+    return dict(_training_options)
+
+
+def device_of(common: Common) -> str:
+    """The device asked for, or the first GPU, or the CPU."""
+    import torch
+
+    if common.device is not None:
+        try:
+            torch.empty(0, device=common.device)
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(f"The device {common.device} cannot be used ({str(error).splitlines()[0]}).") from None
+        return common.device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def check_steps(steps: int, train_context: int) -> None:
+    """Refuses what no run can do, before a model is loaded."""
+    if steps < 1:
+        raise InputError(f"The number of steps is {steps}; give at least 1.")
+    if train_context < 1:
+        raise InputError(f"The training context is {train_context}; give at least 1 position.")
+
+
+@contextmanager
+def run_folder(out: Path | None, command: str, common: Common) -> Iterator[None]:
+    """Makes sure that the run folder can be written before any work, and says in run.json what runs there.
+
+    A folder that holds a run is refused, or with --overwrite set aside until the new one is done. Where the input turns
+    out to be bad before anything else was written, no trace stays.
+    """
+    import json
+    import shutil
+
+    from lengthen.results import SCHEMA_VERSION, versions, write_text
+
+    if out is None or not _first_process():
+        yield
+        return
+    aside = out.with_name(f".{out.name}.replaced")
+    if (out / "run.json").exists():
+        if not common.overwrite:
+            raise InputError(f"{out} already holds a run; choose another --out, or replace it with --overwrite.")
+        shutil.rmtree(aside, ignore_errors=True)
+        out.rename(aside)
+    fresh = not out.exists()
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "command": command,
+        "arguments": sys.argv[1:],
+        "seed": common.seed,
+        "versions": versions(),
+    }
+    write_text(out / "run.json", json.dumps(document, indent=1) + "\n")
+    try:
+        yield
+    except InputError:
+        if fresh and [p.name for p in out.iterdir()] == ["run.json"]:
+            shutil.rmtree(out)
+            if aside.exists():
+                aside.rename(out)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def write_page(out: Path) -> None:
+    """Writes the run folder's page and figures."""
+    from lengthen.reporting import write_report
+
+    if _first_process():
+        write_report(out)
+
+
+def _first_process() -> bool:
+    """Whether this process speaks: of several under torchrun or accelerate launch only the first does."""
+    import os
+
+    return os.environ.get("RANK", "0") == "0"
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Prints a document as JSON and nothing else."""
+    import json
+
+    if _first_process():
+        print(json.dumps(document, indent=1, allow_nan=False))
+
+
+def show(result: Result, common: Common, out: Path | None) -> None:
+    """Prints a result as JSON or as tables."""
+    if common.json:
+        print_json(result.to_json())
+        return
+    from lengthen.reporting import terminal
+
+    if not _first_process():
+        return
+    terminal.show(result)
+    if out is not None:
+        print(f"Report: {out / 'report.html'}")
+
+
+class Progress:
+    """A bar per stage with the time left, on standard error, quiet where that is no terminal."""
+
+    def __init__(self, common: Common) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console(stderr=True)
+        self._bars = Progress(
+            TextColumn("{task.description:<24}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> Progress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._bars.stop()
+
+    def stage(self, name: str, done: int, todo: int) -> None:
+        if name not in self._tasks:
+            self._tasks[name] = self._bars.add_task(name, total=todo)
+        self._bars.update(self._tasks[name], completed=done, total=todo)
+
+    def single(self, name: str) -> Any:
+        return lambda done, todo: self.stage(name, done, todo)
