@@ -84,6 +84,17 @@ def test_greedy_continuation_equals_generate(model):
     assert torch.equal(found, expected[:, 90:]) and state.rows == 3
 
 
+def test_greedy_continuation_of_a_hybrid_carries_its_attention_cache():
+    from lengthen.models.tiny_models import TINY_MODELS, build_tiny_model
+
+    hybrid = build_tiny_model(next(tiny for tiny in TINY_MODELS if tiny.name.startswith("Bamba")))
+    prompt = TOKENS[:, :50] % hybrid.config.vocab_size
+    options = {"max_new_tokens": 10, "min_new_tokens": 10, "do_sample": False}
+    expected = hybrid.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
+    found, _ = generate(wrap(hybrid), prompt, 10, segment=16)
+    assert torch.equal(found, expected[:, 50:])
+
+
 @pytest.mark.parametrize(
     "tokens, segment, match", [(TOKENS[:, :1], 64, "nothing to predict"), (TOKENS, 0, "at least 1")]
 )

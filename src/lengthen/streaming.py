@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lengthen.errors import InputError
 from lengthen.models.head import token_losses
-from lengthen.models.wrapping import library_model, require_wrapped, run_base, weights_fingerprint
+from lengthen.models.wrapping import library_model, require_wrapped, run_base, sequence_start, weights_fingerprint
 from lengthen.state import RecurrentState
 
 SEGMENT = 2048
@@ -162,7 +162,8 @@ def generate(
 ) -> tuple[Tensor, RecurrentState]:
     """Greedy continuation of prompt [n, S] by `count` tokens, the prompt streamed: ([n, count], final state)."""
     require_wrapped(model)
-    state, made = initial_state, []
+    state: RecurrentState = initial_state or sequence_start(model, prompt.shape[0])
+    made = []
     with evaluating(model):
         for low in range(0, prompt.shape[1], segment):
             output = model(input_ids=prompt[:, low : low + segment], initial_state=state, logits_to_keep=1)
@@ -173,5 +174,4 @@ def generate(
             if i + 1 < count:
                 output = model(input_ids=token, initial_state=state)
                 state = output.final_state
-    assert state is not None
     return torch.cat(made, dim=1), state
