@@ -23,7 +23,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt CMakeLists.txt $(SOURCES)
 
 demo: $(VENV)/.installed
 	@echo 'Running the demonstration; it writes the run folder demo-run.'
-	OMP_NUM_THREADS=2 $(BIN)/lengthen demo --out demo-run --overwrite
+	$(BIN)/lengthen demo --out demo-run --overwrite
 
 test: $(VENV)/.installed
 	@echo 'Running the tests on two processes.'

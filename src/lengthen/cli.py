@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,9 +46,11 @@ OK, PARITY_FAILED = 0, 3
 def demo(*, common: Common = DEFAULTS) -> int:
     """Show the whole job on the bundled plays: a model that breaks, five arms, the proof. Takes minutes on a CPU.
 
+    Runs on one thread unless told otherwise: a model this small gains nothing from more.
+
     Example: lengthen demo --out demo-run
     """
-    prepare(common)
+    prepare(replace(common, threads=common.threads or 1))
     from lengthen.demonstration import demo as run
 
     out = common.out or Path("lengthen-demo")
