@@ -24,7 +24,8 @@ class Common:
     """What every command takes.
 
     Args:
-        out: Write a run folder here: run.json, results/, figures/, report.html, and model/ where one is trained.
+        out: Write a run folder here: run.json, results/, figures/, report.html, and model/ where one is trained (training
+            and the demonstration write one anyway, named after the command).
         overwrite: Replace a run that lies in --out.
         json: Print the result as JSON and nothing else on standard output.
         seed: Of everything random.
@@ -63,7 +64,8 @@ def sentence(error: CycloptsError) -> str:
     """What cyclopts says of a command line, without its box."""
     lines = [line.strip(" │╭╮╰╯─") for line in str(error).splitlines()]
     text = " ".join(line for line in lines if line)
-    return f"{text.rstrip('.')}; see `lengthen --help`."
+    end = "" if text.endswith(("?", ".")) else "."
+    return f"{text}{end} See `lengthen COMMAND --help`."
 
 
 _training_options: dict[str, Any] = {}
@@ -145,11 +147,14 @@ def run_folder(out: Path | None, command: str, common: Common) -> Iterator[None]
         yield
         return
     aside = out.with_name(f".{out.name}.replaced")
-    if (out / "run.json").exists():
+    if (out / "results").exists() or (out / "model").exists():
         if not common.overwrite:
             raise InputError(f"{out} already holds a run; choose another --out, or replace it with --overwrite.")
         shutil.rmtree(aside, ignore_errors=True)
         out.rename(aside)
+    elif (out / "run.json").exists():
+        print(f"lengthen: {out} holds a run that was not finished; it is replaced.", file=sys.stderr)
+        (out / "metrics.jsonl").unlink(missing_ok=True)
     fresh = not out.exists()
     document = {
         "schema_version": SCHEMA_VERSION,

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from lengthen.errors import InputError
 from lengthen.state import RecurrentState
 
 
@@ -40,6 +41,11 @@ class Rows:
         shuffled: as the windows are (windows.shuffled). lanes: over all micro-batches and processes, where the batch
         is not the whole step.
         """
+        missing = [name for name in ("lane", "start") if name not in batch]
+        if missing:
+            raise InputError(
+                f"The batch has no {missing[0]!r}; rows need lane and start, as the windows of lengthen.data have."
+            )
         lane = batch["lane"]
         inputs = batch["input_ids"] if "input_ids" in batch else batch["inputs"]
         return Rows(

@@ -40,6 +40,8 @@ def load_library_model(
     """The same, as its library loads it: not wrapped."""
     path = Path(model)
     looks_local = path.exists() or str(model).startswith((".", "/", "~")) or str(model).count("/") > 1
+    if path.is_file():
+        raise InputError(f"{model} is a file; give the directory that holds a model's config.json, or a hub name.")
     if looks_local and not path.is_dir():
         raise InputError(
             f"The model directory {model} does not exist; give a directory with a config.json, or a hub name."

@@ -74,7 +74,7 @@ def perplexity_figure(findings: Findings) -> Figure | None:
         _shown("sequences", "sequences"),
     ]
     longest = max(d.max_length for d in findings.diagnoses.values())
-    logarithmic = _all_positive(rows, "perplexity")
+    logarithmic = _suits_logarithm(rows, "perplexity")
     x, y = _position(rows, longest), _measure("perplexity", "perplexity", logarithmic)
     colour = _colour(names)
     dash = alt.StrokeDash("kind:N", scale=alt.Scale(domain=[CARRIED, RESET], range=[[1, 0], DASH]), title=None)
@@ -179,7 +179,7 @@ def _spread(
         alt.Tooltip("position:Q", title="position", format=",d"),
         _shown("value", "standard deviation"),
     ]
-    logarithmic = _all_positive(rows, "std")
+    logarithmic = _suits_logarithm(rows, "std")
     x = _position(rows, max(r["position"] for r in rows))
     y = _measure("std", "standard deviation", logarithmic)
     base = alt.Chart().transform_filter(_SHOWN)
@@ -238,9 +238,10 @@ def _measure(field: str, title: str, logarithmic: bool) -> alt.Y:
     return alt.Y(f"{field}:Q", title=title, scale=scale, axis=axis)
 
 
-def _all_positive(rows: Sequence[Row], field: str) -> bool:
-    """A logarithmic axis needs them so."""
-    return all(r[field] is None or r[field] > 0 for r in rows)
+def _suits_logarithm(rows: Sequence[Row], field: str) -> bool:
+    """Whether a logarithmic axis shows these values: all positive, and spread enough for ticks to stand on it."""
+    values = [r[field] for r in rows if r[field] is not None]
+    return all(v > 0 for v in values) and max(values, default=1) >= 3 * min(values, default=1)
 
 
 def _colour(names: list[str]) -> alt.Color:

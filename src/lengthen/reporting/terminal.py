@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from functools import singledispatch
 
 import rich.box
 import rich.table
 from rich.console import Console
+from rich.measure import Measurement
 from rich.text import Text
 
 from lengthen.reporting.run_folder import arm_label
@@ -39,12 +41,22 @@ def _(result: Diagnosis) -> None:
 
 @show.register
 def _(result: TrainingRecord) -> None:
-    _print(table(result))
+    found = table(result)
+    for row in found.rows:
+        print(", ".join(f"{name}: {cell}" for name, cell in zip(found.columns, row)))
 
 
 def checks(result: CheckResult) -> None:
-    """One model's checks, a row each."""
-    _print(table(result))
+    """One model's checks, a row each; what a failure would do to the user only where there is one."""
+    found = table(result)
+    if result.passed:
+        found = dataclasses.replace(
+            found,
+            columns=found.columns[:-1],
+            rows=[row[:-1] for row in found.rows],
+            texts=found.texts - {len(found.columns) - 1},
+        )
+    _print(found)
 
 
 def survey(results: Sequence[CheckResult]) -> None:
@@ -66,4 +78,9 @@ def _print(data: Table) -> None:
         drawn.add_column(Text(name), justify="left" if words else "right", overflow="fold", no_wrap=not words)
     for row in data.rows:
         drawn.add_row(*(Text(cell) for cell in row))
-    Console().print(drawn)
+    # A number cut off is worse than a line that the terminal wraps.
+    console = Console()
+    needed = Measurement.get(console, console.options.update(width=1000, max_width=1000), drawn).maximum
+    if not data.texts - {0}:
+        console.width = max(console.width, needed)
+    console.print(drawn)
