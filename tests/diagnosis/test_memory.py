@@ -9,14 +9,14 @@ import pytest
 from tests.conftest import tiny_mamba2
 
 SCRIPT = """
-import json, resource, sys
+import json, sys
 import numpy as np, torch
 torch.set_num_threads(1)
 from lengthen import diagnose, load
 from lengthen.data import bundled_plays, load_corpus
 
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def peak():  # of this program alone: getrusage would count the parent's memory before exec
+    return int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))) / 1024
 
 folder, length, n = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 model = load(folder)
@@ -26,7 +26,7 @@ warm = np.zeros((n, 4097), dtype=np.int64)
 diagnose(model, warm, train_context=64, max_length=4096, n=n)
 before = peak()
 result = diagnose(model, corpus, train_context=64, max_length=length, n=n, join=True)
-print(json.dumps({"growth": peak() - before, "positions": result.max_length, "n": result.n}))
+print(json.dumps({"growth": peak() - before, "peak": peak(), "positions": result.max_length, "n": result.n}))
 """
 
 
@@ -37,6 +37,7 @@ def growth(folder, length, n):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["positions"], found["n"]) == (length, n)
+    assert found["peak"] > 100, "megabytes that PyTorch alone takes"
     return found["growth"]
 
 
