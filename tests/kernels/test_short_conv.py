@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from recurrence_comparison import FORMS, assert_agrees, running
+from recurrence_comparison import FORMS, assert_agrees, errors, evaluate, running
 from torch import Tensor
 
 from lengthen.kernels import short_conv, short_conv_reference
@@ -38,6 +38,25 @@ def test_agrees_with_the_definition(
     inputs = make(3, positions, 37, width) | (marks(3, positions) if marked else {})
     with running(form):
         assert_agrees(short_conv, short_conv_reference, inputs, FP32, activation=activation)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_channels_and_positions_beyond_one_tile(form: str) -> None:
+    inputs = make(2, 70, 530, 4) | marks(2, 70)
+    with running(form):
+        assert_agrees(short_conv, short_conv_reference, inputs, FP32, activation="silu")
+
+
+@pytest.mark.parametrize("form", FORMS[1:])
+def test_an_output_that_outgrows_the_caches(form: str) -> None:
+    # The definition would take minutes here, so the other form stands in for it.
+    inputs = make(1, 17_000, 500, 3) | marks(1, 17_000)
+    with running("torch"):
+        expected = evaluate(short_conv, inputs, activation="silu")
+    with running(form):
+        actual = evaluate(short_conv, inputs, activation="silu")
+    for name, value in expected.items():
+        assert max(errors(actual[name], value.double())) < 1e-5, name
 
 
 @pytest.mark.parametrize("form", FORMS)

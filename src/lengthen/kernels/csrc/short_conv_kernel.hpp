@@ -4,8 +4,11 @@
 
 namespace short_conv_detail {
 
-constexpr int64_t width = 64;   // channels of a block
-constexpr int64_t length = 64;  // positions of a tile
+constexpr int64_t width = 256;  // channels of a block: wide enough for memory to be read in long runs
+constexpr int64_t length = 32;  // positions of a tile
+
+// The lanes that hold a block's channels.
+INLINE int64_t lanes(int columns) { return (columns + W - 1) / W * W; }
 
 struct Row {
     const uint8_t* reach;
@@ -33,21 +36,23 @@ INLINE Row read_row(const ShortConv& p, uint8_t* reach, int64_t b) {
 
 // Inputs t0 - (taps - 1) ... end - 1 of a block, one row each; those before the segment come from the window.
 INLINE void load_inputs(const ShortConv& p, float* tile, int64_t b, int64_t t0, int64_t end, int64_t d0, int columns) {
+    const int64_t span = lanes(columns);
     for (int64_t t = t0 - (p.taps - 1); t < end; ++t, tile += width) {
         if (t >= 0)
-            load_row(tile, p.x.at(b, t, d0), p.x.element, p.x.strides[2], columns, width);
+            load_row(tile, p.x.at(b, t, d0), p.x.element, p.x.strides[2], columns, int(span));
         else
-            load_row(tile, p.window.at(b, d0, t + p.taps - 1), p.window.element, p.window.strides[1], columns, width);
+            load_row(tile, p.window.at(b, d0, t + p.taps - 1), p.window.element, p.window.strides[1], columns, int(span));
     }
 }
 
 INLINE void load_taps(const ShortConv& p, float* taps, float* bias, int64_t d0, int columns) {
+    const int64_t span = lanes(columns);
     for (int64_t j = 0; j < p.taps; ++j)
-        load_row(taps + j * width, p.weight.at(d0, j), p.weight.element, p.weight.strides[0], columns, width);
+        load_row(taps + j * width, p.weight.at(d0, j), p.weight.element, p.weight.strides[0], columns, int(span));
     if (p.bias)
-        load_row(bias, p.bias.at(d0), p.bias.element, p.bias.strides[0], columns, width);
+        load_row(bias, p.bias.at(d0), p.bias.element, p.bias.strides[0], columns, int(span));
     else
-        for (int64_t i = 0; i < width; i += W) store(bias + i, vf{});
+        for (int64_t i = 0; i < span; i += W) store(bias + i, vf{});
 }
 
 // What the taps see at one position, before the activation; `here` is the input of the position itself.
@@ -66,6 +71,7 @@ inline void short_conv_forward(const ShortConv& p) {
     parallel_for(p.batch * blocks, p.threads, [&](int64_t task) {
         const int64_t b = task / blocks, d0 = task % blocks * width;
         const int columns = int(p.channels - d0 < width ? p.channels - d0 : width);
+        const int64_t span = lanes(columns);
         Scratch& scratch = Scratch::of_this_thread();
         float* tile = scratch.take((length + last) * width);
         float *taps = scratch.take(p.taps * width), *bias = scratch.take(width), *y = scratch.take(width);
@@ -76,21 +82,21 @@ inline void short_conv_forward(const ShortConv& p) {
             load_inputs(p, tile, b, t0, end, d0, columns);
             for (int64_t t = t0; t < end; ++t) {
                 const float* here = tile + (t - t0 + last) * width;
-                for (int64_t i = 0; i < width; i += W) {
+                for (int64_t i = 0; i < span; i += W) {
                     const vf sum = convolve(here + i, taps + i, load(bias + i), row.reach[t], last);
                     store(y + i, p.silu ? sum * sigmoid(sum) : sum);
                 }
-                store_row(p.y.at(b, t, d0), y, p.y.element, 1, columns);
+                store_row(p.y.at(b, t, d0), y, p.y.element, 1, columns, p.y.past_caches);
             }
         }
-        for (int64_t i = 0; i < width; i += W) store(y + i, vf{});
-        for (int64_t t = row.real; t < p.positions; ++t) store_row(p.y.at(b, t, d0), y, p.y.element, 1, columns);
+        for (int64_t i = 0; i < span; i += W) store(y + i, vf{});
+        for (int64_t t = row.real; t < p.positions; ++t) store_row(p.y.at(b, t, d0), y, p.y.element, 1, columns, p.y.past_caches);
         for (int64_t slot = 0; slot < last; ++slot) {
             const int64_t t = row.real - last + slot;
             if (t >= 0)
-                load_row(y, p.x.at(b, t, d0), p.x.element, p.x.strides[2], columns, width);
+                load_row(y, p.x.at(b, t, d0), p.x.element, p.x.strides[2], columns, int(span));
             else
-                load_row(y, p.window.at(b, d0, t + last), p.window.element, p.window.strides[1], columns, width);
+                load_row(y, p.window.at(b, d0, t + last), p.window.element, p.window.strides[1], columns, int(span));
             for (int i = 0; i < columns; ++i)
                 p.final_window[(b * p.channels + d0 + i) * last + slot] = t < row.last_reset ? 0.0f : y[i];
         }
@@ -103,6 +109,7 @@ inline void short_conv_backward(const ShortConv& p) {
     parallel_for(p.batch * blocks, p.threads, [&](int64_t task) {
         const int64_t b = task / blocks, d0 = task % blocks * width;
         const int columns = int(p.channels - d0 < width ? p.channels - d0 : width);
+        const int64_t span = lanes(columns);
         Scratch& scratch = Scratch::of_this_thread();
         float* tile = scratch.take((length + last) * width);
         float* dz = scratch.take((length + last) * width);  // of the tile, then of the positions after it
@@ -111,13 +118,13 @@ inline void short_conv_backward(const ShortConv& p) {
         const Row row = read_row(p, reinterpret_cast<uint8_t*>(scratch.take(p.positions / 4 + 1)), b);
         load_taps(p, taps, bias, d0, columns);
         for (int64_t i = 0; i < p.taps * width; i += W) store(dtaps + i, vf{});
-        for (int64_t i = 0; i < width; i += W) store(dbias + i, vf{}), store(line + i, vf{});
+        for (int64_t i = 0; i < span; i += W) store(dbias + i, vf{}), store(line + i, vf{});
         for (int64_t i = 0; i < last * width; i += W) store(dz + i, vf{});
-        for (int64_t t = row.real; t < p.positions; ++t) store_row(p.dx.at(b, t, d0), line, p.dx.element, 1, columns);
+        for (int64_t t = row.real; t < p.positions; ++t) store_row(p.dx.at(b, t, d0), line, p.dx.element, 1, columns, p.dx.past_caches);
 
         // The gradient of the input at t, from the positions after it that see it and from the final window.
         const auto input_gradient = [&](int64_t t, const float* here) {
-            for (int64_t i = 0; i < width; i += W) {
+            for (int64_t i = 0; i < span; i += W) {
                 vf sum = vf{};
                 for (int64_t ahead = t < 0 ? -t : 0; ahead <= last && t + ahead < row.real; ++ahead)
                     if (row.reach[t + ahead] >= ahead)
@@ -136,9 +143,9 @@ inline void short_conv_backward(const ShortConv& p) {
             for (int64_t t = t0; t < end; ++t) {
                 const float* here = tile + (t - t0 + last) * width;
                 float* dsum = dz + (t - t0) * width;
-                load_row(dsum, p.dy.at(b, t, d0), p.dy.element, p.dy.strides[2], columns, width);
+                load_row(dsum, p.dy.at(b, t, d0), p.dy.element, p.dy.strides[2], columns, int(span));
                 const int64_t reach = row.reach[t];
-                for (int64_t i = 0; i < width; i += W) {
+                for (int64_t i = 0; i < span; i += W) {
                     vf d = load(dsum + i);
                     if (p.silu) {
                         const vf sum = convolve(here + i, taps + i, load(bias + i), reach, last);
@@ -155,7 +162,7 @@ inline void short_conv_backward(const ShortConv& p) {
             }
             for (int64_t t = end; t-- > t0;) {
                 input_gradient(t, dz + (t - t0) * width);
-                store_row(p.dx.at(b, t, d0), line, p.dx.element, 1, columns);
+                store_row(p.dx.at(b, t, d0), line, p.dx.element, 1, columns, p.dx.past_caches);
             }
         }
         for (int64_t t = -last; t < 0; ++t) {
