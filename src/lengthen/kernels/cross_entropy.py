@@ -10,8 +10,8 @@ from torch import Tensor
 
 from lengthen.kernels.recurrence import compute_dtype
 
-# Elements of the logits held at a time: 32 MB in fp32.
-LOGITS_ELEMENTS = 1 << 23
+# Elements of the logits held at a time: 16 MB in fp32.
+LOGITS_ELEMENTS = 1 << 22
 
 
 def linear_cross_entropy(
@@ -99,17 +99,28 @@ def _(hidden, weight, targets, bias, ignore_index):  # type: ignore[no-untyped-d
     )
 
 
-def _save_gradients(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    ctx.has_bias = inputs[3] is not None
-    ctx.save_for_backward(*output[1:])
+def _keep_gradients(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    *tensors, ctx.ignore_index = inputs
+    ctx.save_for_backward(*tensors)
+    ctx.gradients = [gradient.detach() for gradient in output[1:]]
+    ctx.set_materialize_grads(False)  # zeros for the unused outputs would be as large as these
 
 
-def _scale_gradients(ctx, gradient, *_):  # type: ignore[no-untyped-def]
-    d_hidden, d_weight, d_bias = (saved * gradient.to(saved.dtype) for saved in ctx.saved_tensors)
-    return d_hidden, d_weight, None, d_bias if ctx.has_bias else None, None
+def _scale_gradients(ctx, gradient, *others):  # type: ignore[no-untyped-def]
+    """Scales the gradients where they are, as a copy would double the peak; another backward pass forms them anew."""
+    hidden, weight, targets, bias = ctx.saved_tensors
+    gradients, ctx.gradients = ctx.gradients, None
+    if gradients is None:
+        gradients = summed_loss_with_gradients(
+            hidden.detach(), weight.detach(), targets, None if bias is None else bias.detach(), ctx.ignore_index
+        )[1:]
+    if any(other is not None for other in others):  # somebody holds them
+        gradients = [formed.clone() for formed in gradients]
+    d_hidden, d_weight, d_bias = (formed.mul_(gradient.to(formed.dtype)) for formed in gradients)
+    return d_hidden, d_weight, None, None if bias is None else d_bias, None
 
 
-summed_loss_with_gradients.register_autograd(_scale_gradients, setup_context=_save_gradients)
+summed_loss_with_gradients.register_autograd(_scale_gradients, setup_context=_keep_gradients)
 
 
 @torch.library.custom_op("lengthen::token_losses", mutates_args=())
@@ -162,16 +173,20 @@ def _row_blocks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
 
 def _losses(
     hidden: Tensor, head: Tensor, targets: Tensor, bias: Tensor | None, ignore_index: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Losses [N], logits [N, V], their log-sum-exp [N, 1], targets [N, 1] with 0 for ignored ones, ignored [N, 1]."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Losses [N], probabilities [N, V], targets [N, 1] with 0 for ignored ones, ignored [N, 1]."""
     logits = (hidden @ head.T).to(compute_dtype(hidden))
     if bias is not None:
         logits += bias
-    log_sum = logits.logsumexp(1, keepdim=True)
     ignored = (targets == ignore_index).unsqueeze(1)
     places = targets.unsqueeze(1).masked_fill(ignored, 0)
-    losses = (log_sum - logits.gather(1, places)).masked_fill_(ignored, 0)
-    return losses.squeeze(1), logits, log_sum, places, ignored
+    highest = logits.amax(1, keepdim=True)
+    below = highest - logits.gather(1, places)
+    # In place, as each step of its own would be as large as the logits.
+    weights = logits.sub_(highest).exp_()
+    total = weights.sum(1, keepdim=True)
+    losses = (total.log() + below).masked_fill_(ignored, 0)
+    return losses.squeeze(1), weights.div_(total), places, ignored
 
 
 def _loss_and_gradients(
@@ -191,9 +206,8 @@ def _loss_and_gradients(
     d_bias = weight.new_zeros(0 if bias is None else bias.shape, dtype=dtype)
     minus_one = hidden.new_full((), -1, dtype=dtype)
     for rows in _row_blocks(hidden, weight):
-        losses, logits, log_sum, places, ignored = _losses(hidden[rows], head, targets[rows], bias, ignore_index)
+        losses, d_logits, places, ignored = _losses(hidden[rows], head, targets[rows], bias, ignore_index)
         total += losses.sum(dtype=torch.float64)
-        d_logits = logits.sub_(log_sum).exp_()
         d_logits.scatter_add_(1, places, minus_one.expand(places.shape)).masked_fill_(ignored, 0)
         if gradient is not None:
             d_logits *= gradient[rows].unsqueeze(1)
@@ -205,5 +219,6 @@ def _loss_and_gradients(
             d_weight.addmm_(d_logits.T, hidden[rows])
         else:
             d_weight += d_logits.T @ hidden[rows]
+        del d_logits  # before the next block's are formed
     d_bias = hidden.new_empty(0) if bias is None else d_bias.to(bias.dtype)
     return total.to(dtype), d_hidden, d_weight.to(weight.dtype), d_bias
