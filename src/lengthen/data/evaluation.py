@@ -47,7 +47,11 @@ def evaluation_layout(
     usable = np.flatnonzero(room >= 0)
     if len(usable) == 0:
         longest = int(np.diff(boundaries).max())
-        advice = "give more text" if join else "judge shorter sequences (--max-length) or lay the documents end to end (--join)"
+        advice = (
+            "give more text"
+            if join
+            else "judge shorter sequences (--max-length) or lay the documents end to end (--join)"
+        )
         raise InputError(
             f"A sequence of {length} positions needs {length + 1} {corpus.unit}, but the longest "
             f"{'text' if join else 'document'} has {longest}; {advice}."
