@@ -128,8 +128,9 @@ def token_losses(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor |
     """Each token's loss [N], 0 where ignored."""
     losses = hidden.new_empty(targets.shape, dtype=compute_dtype(hidden))
     head = weight.to(hidden.dtype)
+    block = _block(hidden, weight)
     for rows in _row_blocks(hidden, weight):
-        losses[rows] = _losses(hidden[rows], head, targets[rows], bias, ignore_index)[0]
+        losses[rows] = _losses(block, hidden[rows], head, targets[rows], bias, ignore_index)[0]
     return losses
 
 
@@ -166,16 +167,25 @@ def _differentiate(ctx, gradient):  # type: ignore[no-untyped-def]
 token_losses.register_autograd(_differentiate, setup_context=_save_inputs)
 
 
+def _rows(weight: Tensor) -> int:
+    return max(1, LOGITS_ELEMENTS // weight.shape[0])
+
+
+def _block(hidden: Tensor, weight: Tensor) -> Tensor:
+    """Memory for the products of one block, taken once: taken block by block, the heap kept up to four of them."""
+    return hidden.new_empty(min(_rows(weight), hidden.shape[0]), weight.shape[0])
+
+
 def _row_blocks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
-    rows = max(1, LOGITS_ELEMENTS // weight.shape[0])
+    rows = _rows(weight)
     return (slice(first, first + rows) for first in range(0, hidden.shape[0], rows))
 
 
 def _losses(
-    hidden: Tensor, head: Tensor, targets: Tensor, bias: Tensor | None, ignore_index: int
+    block: Tensor, hidden: Tensor, head: Tensor, targets: Tensor, bias: Tensor | None, ignore_index: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Losses [N], probabilities [N, V], targets [N, 1] with 0 for ignored ones, ignored [N, 1]."""
-    logits = (hidden @ head.T).to(compute_dtype(hidden))
+    """Losses [N], probabilities [N, V] (in `block` unless it is half precision), targets [N, 1] with 0 for ignored ones, ignored [N, 1]."""
+    logits = torch.mm(hidden, head.T, out=block[: hidden.shape[0]]).to(compute_dtype(hidden))
     if bias is not None:
         logits += bias
     ignored = (targets == ignore_index).unsqueeze(1)
@@ -204,9 +214,10 @@ def _loss_and_gradients(
     d_hidden = hidden.new_empty(hidden.shape)
     d_weight = weight.new_zeros(weight.shape, dtype=dtype)
     d_bias = weight.new_zeros(0 if bias is None else bias.shape, dtype=dtype)
+    block = _block(hidden, weight)
     minus_one = hidden.new_full((), -1, dtype=dtype)
     for rows in _row_blocks(hidden, weight):
-        losses, d_logits, places, ignored = _losses(hidden[rows], head, targets[rows], bias, ignore_index)
+        losses, d_logits, places, ignored = _losses(block, hidden[rows], head, targets[rows], bias, ignore_index)
         total += losses.sum(dtype=torch.float64)
         d_logits.scatter_add_(1, places, minus_one.expand(places.shape)).masked_fill_(ignored, 0)
         if gradient is not None:
@@ -219,6 +230,5 @@ def _loss_and_gradients(
             d_weight.addmm_(d_logits.T, hidden[rows])
         else:
             d_weight += d_logits.T @ hidden[rows]
-        del d_logits  # before the next block's are formed
     d_bias = hidden.new_empty(0) if bias is None else d_bias.to(bias.dtype)
     return total.to(dtype), d_hidden, d_weight.to(weight.dtype), d_bias
