@@ -1,5 +1,5 @@
 """Named sweeps and the benchmark."""
 
-from lengthen.studies.benchmark import benchmark
+from lengthen.studies.benchmarking import benchmark
 
 __all__ = ["benchmark"]

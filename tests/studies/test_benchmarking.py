@@ -8,13 +8,13 @@ import torch
 
 from lengthen.errors import InputError
 from lengthen.studies import benchmark_cases
-from lengthen.studies.benchmark import benchmark
+from lengthen.studies.benchmarking import benchmark
 
 SHORT = [replace(case, length=65, with_memory=False) for case in benchmark_cases.cases() if case.op == "ssd"][:1]
 
 
 def test_times_ours_against_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lengthen.studies.benchmark.cases", lambda: SHORT)
+    monkeypatch.setattr("lengthen.studies.benchmarking.cases", lambda: SHORT)
     threads = torch.get_num_threads()
     result = benchmark(pairs=1)
     (entry,) = result.to_json()["entries"]
@@ -48,7 +48,7 @@ def test_both_sides_compute_the_same(op: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_says_which_peer_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     case = next(case for case in benchmark_cases.cases() if case.peer == "fla naive")
-    monkeypatch.setattr("lengthen.studies.benchmark.cases", lambda: [case])
+    monkeypatch.setattr("lengthen.studies.benchmarking.cases", lambda: [case])
     monkeypatch.setitem(sys.modules, "fla", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = benchmark(pairs=1)
