@@ -14,7 +14,7 @@ from torch import nn
 from lengthen.data import Corpus, load_corpus
 from lengthen.data.loading import Source
 from lengthen.errors import InputError
-from lengthen.interventions import Intervention, Zero, intervention_named
+from lengthen.interventions import Intervention, intervention_named
 from lengthen.models import wrap
 from lengthen.results import TrainingRecord
 from lengthen.streaming import Progress
@@ -107,7 +107,7 @@ def pretrain(
     record = run_training(
         model,
         corpus,
-        chosen if not isinstance(chosen, Zero) else Zero(),
+        chosen,
         optimisation,
         train_context=train_context,
         seed=seed,
