@@ -321,11 +321,12 @@ def families(*, common: Common = DEFAULTS) -> int:
     """
     from lengthen.models.families import FAMILIES
 
+    found = [(family.name, [layer for kind in family.kinds for layer in kind.layers]) for family in FAMILIES]
     if common.json:
-        print_json({"families": [{"family": f.name, "layers": list(f.layers)} for f in FAMILIES.values()]})
+        print_json({"families": [{"family": name, "layers": layers} for name, layers in found]})
     else:
-        for family in FAMILIES.values():
-            print("\n  ".join([family.name, *family.layers]))
+        for name, layers in found:
+            print("\n  ".join([name, *layers]))
     return OK
 
 

@@ -20,8 +20,8 @@ def test_passes(shaped_mamba2, dtype):
 
 
 def failed(monkeypatch, forward):
-    family = dataclasses.replace(families.FAMILIES["mamba2"], forward=forward)
-    monkeypatch.setitem(families.FAMILIES, "mamba2", family)
+    kind = dataclasses.replace(families.KINDS["mamba2"], forward=forward)
+    monkeypatch.setitem(families.KINDS, "mamba2", kind)
     return {c.name for c in check(tiny_mamba2()).checks if not c.passed}
 
 

@@ -1,69 +1,30 @@
-"""The table of layer families: which library layers lengthen can run, and with which pure function."""
+"""The table of layer families, a row each: which library layers lengthen can run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
-
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lengthen.models import mamba1, mamba2
-from lengthen.models.call import Marks
-from lengthen.state import LayerState, TensorSpec
+from lengthen.models.family import Family, LayerKind
+
+FAMILIES: tuple[Family, ...] = (
+    mamba1.FAMILY,
+    mamba2.FAMILY,
+)
+
+KINDS: dict[str, LayerKind] = {kind.name: kind for family in FAMILIES for kind in family.kinds}
+"""Kind of layer by name."""
+
+FAMILY_OF: dict[str, str] = {kind.name: family.name for family in FAMILIES for kind in family.kinds}
+"""Family's name by the name of a kind."""
+
+_KIND_OF_CLASS = {layer: kind.name for kind in KINDS.values() for layer in kind.layers}
 
 
-@dataclass(frozen=True)
-class Family:
-    """One layer family.
-
-    layers: qualified names of the library's layer classes ("package.module.Class").
-    forward: (layer, x [B, T, D], state or None, marks) -> (y [B, T, D], state); pure.
-    zero_state: (layer, rows, device, dtype) -> the zero state of one layer.
-    specs: what each tensor of the state is.
-    """
-
-    name: str
-    layers: tuple[str, ...]
-    forward: Callable[[Any, Tensor, LayerState | None, Marks], tuple[Tensor, LayerState]]
-    zero_state: Callable[[Any, int, torch.device, torch.dtype], LayerState]
-    specs: Mapping[str, TensorSpec]
-
-
-FAMILIES: dict[str, Family] = {
-    family.name: family
-    for family in [
-        Family(
-            name="mamba1",
-            layers=(
-                "transformers.models.mamba.modeling_mamba.MambaMixer",
-                "transformers.models.falcon_mamba.modeling_falcon_mamba.FalconMambaMixer",
-                "transformers.models.jamba.modeling_jamba.JambaMambaMixer",
-            ),
-            forward=mamba1.forward,
-            zero_state=mamba1.zero_state,
-            specs=mamba1.SPECS,
-        ),
-        Family(
-            name="mamba2",
-            layers=(
-                "transformers.models.mamba2.modeling_mamba2.Mamba2Mixer",
-                "transformers.models.bamba.modeling_bamba.BambaMixer",
-                "transformers.models.falcon_h1.modeling_falcon_h1.FalconH1Mixer",
-                "transformers.models.granitemoehybrid.modeling_granitemoehybrid.GraniteMoeHybridMambaLayer",
-                "transformers.models.nemotron_h.modeling_nemotron_h.NemotronHMamba2Mixer",
-                "transformers.models.zamba2.modeling_zamba2.Zamba2MambaMixer",
-            ),
-            forward=mamba2.forward,
-            zero_state=mamba2.zero_state,
-            specs=mamba2.SPECS,
-        ),
-    ]
-}
-
-
-def family_of(layer: nn.Module) -> Family | None:
-    """The family that can run this layer, or None."""
-    names = {f"{cls.__module__}.{cls.__qualname__}" for cls in type(layer).__mro__}
-    return next((family for family in FAMILIES.values() if names & set(family.layers)), None)
+def kind_of(layer: nn.Module) -> LayerKind | None:
+    """The kind of layer that this is, or None where no family runs it."""
+    for cls in type(layer).__mro__:
+        name = _KIND_OF_CLASS.get(f"{cls.__module__}.{cls.__qualname__}")
+        if name is not None:
+            return KINDS[name]
+    return None

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lengthen.kernels import selective_scan, short_conv
 from lengthen.models.call import Marks
+from lengthen.models.family import Family, LayerKind
 from lengthen.models.plain import is_plain_linear
 from lengthen.state import LayerState, TensorSpec
 
@@ -81,3 +82,22 @@ def _step(projection: Any, step: Tensor) -> tuple[Tensor, Tensor | None]:
     if is_plain_linear(projection):
         return F.linear(step, projection.weight), projection.bias
     return projection(step), None
+
+
+FAMILY = Family(
+    "mamba1",
+    (
+        LayerKind(
+            name="mamba1",
+            kernel="selective_scan",
+            layers=(
+                "transformers.models.mamba.modeling_mamba.MambaMixer",
+                "transformers.models.falcon_mamba.modeling_falcon_mamba.FalconMambaMixer",
+                "transformers.models.jamba.modeling_jamba.JambaMambaMixer",
+            ),
+            forward=forward,
+            zero_state=zero_state,
+            specs=SPECS,
+        ),
+    ),
+)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lengthen.kernels import short_conv, ssd
 from lengthen.models.call import Marks
+from lengthen.models.family import Family, LayerKind
 from lengthen.state import LayerState, TensorSpec
 
 SPECS = {"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")}
@@ -86,3 +87,25 @@ def _decay_and_gain(layer: Any, dt: Tensor, marks: Marks) -> tuple[Tensor, Tenso
         reset = marks.reset if real is None else marks.reset & real
         log_decay = log_decay.masked_fill(reset[..., None], float("-inf"))
     return log_decay, dt
+
+
+FAMILY = Family(
+    "mamba2",
+    (
+        LayerKind(
+            name="mamba2",
+            kernel="ssd",
+            layers=(
+                "transformers.models.mamba2.modeling_mamba2.Mamba2Mixer",
+                "transformers.models.bamba.modeling_bamba.BambaMixer",
+                "transformers.models.falcon_h1.modeling_falcon_h1.FalconH1Mixer",
+                "transformers.models.granitemoehybrid.modeling_granitemoehybrid.GraniteMoeHybridMambaLayer",
+                "transformers.models.nemotron_h.modeling_nemotron_h.NemotronHMamba2Mixer",
+                "transformers.models.zamba2.modeling_zamba2.Zamba2MambaMixer",
+            ),
+            forward=forward,
+            zero_state=zero_state,
+            specs=SPECS,
+        ),
+    ),
+)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from lengthen.errors import InputError
 from lengthen.models.attention import AttentionCache, SequenceState, attention_arguments, has_attention
 from lengthen.models.call import Call, Marks, current_call, keep_call_in_checkpoints, running
-from lengthen.models.families import FAMILIES, family_of
+from lengthen.models.families import FAMILY_OF, KINDS, kind_of
 from lengthen.models.head import head_logits, head_loss, masked, router_loss, shifted
 from lengthen.models.outputs import output_class, with_final_state
 from lengthen.models.padding import Compaction
@@ -37,10 +37,10 @@ _LIBRARY_KEYWORDS = frozenset(
 
 @dataclass(frozen=True)
 class LayerBinding:
-    """What a wrapped layer knows of itself: its name in the model that was wrapped, and its family's name."""
+    """What a wrapped layer knows of itself: its name in the model that was wrapped, and its kind's name."""
 
     name: str
-    family: str
+    kind: str
 
 
 # -- wrap, unwrap, is_wrapped -------------------------------------------------------------------------------------
@@ -56,17 +56,15 @@ def wrap(model: nn.Module) -> nn.Module:
     if is_wrapped(model):
         return model
     target = library_model(model)
-    layers = [(name, layer, family_of(layer)) for name, layer in target.named_modules()]
-    known = [(name, layer, family) for name, layer, family in layers if family is not None]
+    layers = [(name, layer, kind_of(layer)) for name, layer in target.named_modules()]
+    known = [(name, layer, kind) for name, layer, kind in layers if kind is not None]
     if not known:
         raise InputError(
             f"{type(target).__name__} has no recurrent layer that lengthen knows; give a model of a family listed by "
             "`lengthen families`."
         )
-    if len({family.name for _, _, family in known}) > 1:
-        raise InputError(f"{type(target).__name__} mixes layer families, which is not supported.")
-    for name, layer, family in known:
-        layer._lengthen = LayerBinding(name, family.name)
+    for name, layer, kind in known:
+        layer._lengthen = LayerBinding(name, kind.name)
         layer.forward = types.MethodType(_layer_forward, layer)
     target.forward = types.MethodType(_model_forward_of(type(target)), target)
     return model
@@ -84,7 +82,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 def is_wrapped(model: nn.Module) -> bool:
     """Whether every recurrent layer and the model itself still run lengthen's forward."""
     target = library_model(model)
-    layers = [layer for layer in target.modules() if family_of(layer) is not None]
+    layers = [layer for layer in target.modules() if kind_of(layer) is not None]
     return bool(layers) and all(_runs_ours(module) for module in [target, *layers])
 
 
@@ -133,9 +131,10 @@ def _layer_forward(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) 
     if call is None:  # the library's own path: its cache, its generate(), its base model called directly
         return type(self).forward(self, hidden_states, *args, **kwargs)
     binding: LayerBinding = self._lengthen
-    y, state = FAMILIES[binding.family].forward(self, hidden_states, call.initial(binding.name), call.marks)
+    kind = KINDS[binding.kind]
+    y, state = kind.forward(self, hidden_states, call.initial(binding.name), call.marks)
     call.collect(binding.name, state)
-    return y
+    return kind.returns(self, y)
 
 
 setattr(_layer_forward, _OURS, True)
@@ -276,7 +275,7 @@ def run_base(
             base = getattr(target, target.base_model_prefix)
             output = base(**arguments, use_cache=False, return_dict=True)
     call.finished = True
-    specs = {b.name: FAMILIES[b.family].specs for b, _ in wrapped_layers(target)}
+    specs = {b.name: KINDS[b.kind].specs for b, _ in wrapped_layers(target)}
     final = RecurrentState(call.final, specs, family_name(target))
     if compaction.trailing_reset is not None:
         final = final.zero_rows(compaction.trailing_reset)
@@ -312,14 +311,13 @@ def zero_state(model: nn.Module, rows: int, device: torch.device | str | None = 
     parameter = next(target.parameters())
     device = torch.device(device) if device is not None else parameter.device
     dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
-    tensors, specs, family = {}, {}, ""
+    tensors, specs = {}, {}
     for binding, layer in wrapped_layers(target):
-        family = binding.family
-        tensors[binding.name] = FAMILIES[family].zero_state(layer, rows, device, dtype)
-        specs[binding.name] = FAMILIES[family].specs
+        tensors[binding.name] = KINDS[binding.kind].zero_state(layer, rows, device, dtype)
+        specs[binding.name] = KINDS[binding.kind].specs
     if not tensors:
         raise InputError(f"{type(target).__name__} is not wrapped; call lengthen.wrap(model) first.")
-    return RecurrentState(tensors, specs, family)
+    return RecurrentState(tensors, specs, family_name(target))
 
 
 def sequence_start(model: nn.Module, rows: int, device: torch.device | str | None = None) -> RecurrentState:
@@ -332,8 +330,8 @@ def sequence_start(model: nn.Module, rows: int, device: torch.device | str | Non
 
 
 def family_name(model: nn.Module) -> str:
-    """The family of a wrapped model's recurrent layers."""
-    return next(binding.family for binding, _ in wrapped_layers(library_model(model)))
+    """The family of a wrapped model's recurrent layers; several are joined by "+"."""
+    return "+".join(dict.fromkeys(FAMILY_OF[binding.kind] for binding, _ in wrapped_layers(library_model(model))))
 
 
 def layout(model: nn.Module) -> str:

@@ -1,0 +1,46 @@
+"""What a layer family is: the library's layer classes it runs, and the pure function that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lengthen.models.call import Marks
+from lengthen.state import LayerState, TensorSpec
+
+
+def _output_alone(layer: Any, y: Tensor) -> Any:
+    return y
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """One kind of layer with a state of its own.
+
+    name: unique among all kinds. kernel: the recurrence it runs on (a function of lengthen.kernels).
+    layers: qualified names of the library's layer classes ("package.module.Class").
+    forward: (layer, x [B, T, D], state or None, marks) -> (y [B, T, D], state); pure.
+    zero_state: (layer, rows, device, dtype) -> the zero state of one layer; dtype is float32 or float64.
+    specs: what each tensor of the state is.
+    returns: (layer, y) -> what the library's forward of this layer returns where y is the output; y alone unless said.
+    """
+
+    name: str
+    kernel: str
+    layers: tuple[str, ...]
+    forward: Callable[[Any, Tensor, LayerState | None, Marks], tuple[Tensor, LayerState]]
+    zero_state: Callable[[Any, int, torch.device, torch.dtype], LayerState]
+    specs: Mapping[str, TensorSpec]
+    returns: Callable[[Any, Tensor], Any] = _output_alone
+
+
+@dataclass(frozen=True)
+class Family:
+    """A layer family: one kind of layer, or those that work together (time mix and channel mix)."""
+
+    name: str
+    kinds: tuple[LayerKind, ...]
