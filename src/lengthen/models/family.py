@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lengthen.models.call import Marks
 from lengthen.state import LayerState, TensorSpec
 
 
@@ -25,17 +24,19 @@ class LayerKind:
     layers: qualified names of the library's layer classes ("package.module.Class").
     forward: (layer, x [B, T, D], state or None, marks) -> (y [B, T, D], state); pure.
     zero_state: (layer, rows, device, dtype) -> the zero state of one layer; dtype is float32 or float64.
-    specs: what each tensor of the state is.
+    specs: what each tensor of the state is; a layer need not have them all.
     returns: (layer, y) -> what the library's forward of this layer returns where y is the output; y alone unless said.
+    arguments: further arguments of the library's forward that this one takes too, by name.
     """
 
     name: str
     kernel: str
     layers: tuple[str, ...]
-    forward: Callable[[Any, Tensor, LayerState | None, Marks], tuple[Tensor, LayerState]]
+    forward: Callable[..., tuple[Any, LayerState]]
     zero_state: Callable[[Any, int, torch.device, torch.dtype], LayerState]
     specs: Mapping[str, TensorSpec]
     returns: Callable[[Any, Tensor], Any] = _output_alone
+    arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

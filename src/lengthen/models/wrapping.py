@@ -18,13 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from lengthen.errors import InputError
+from lengthen.models import fla_on_cpu
 from lengthen.models.attention import AttentionCache, SequenceState, attention_arguments, has_attention
 from lengthen.models.call import Call, Marks, current_call, keep_call_in_checkpoints, running
 from lengthen.models.families import FAMILY_OF, KINDS, kind_of
 from lengthen.models.head import head_logits, head_loss, masked, router_loss, shifted
 from lengthen.models.outputs import output_class, with_final_state
 from lengthen.models.padding import Compaction
-from lengthen.state import RecurrentState
+from lengthen.state import LayerState, RecurrentState
 
 _cache: Any = functools.cache
 _OURS = "_lengthen_forward"
@@ -66,6 +67,7 @@ def wrap(model: nn.Module) -> nn.Module:
     for name, layer, kind in known:
         layer._lengthen = LayerBinding(name, kind.name)
         layer.forward = types.MethodType(_layer_forward, layer)
+    fla_on_cpu.run_on_cpu(target)
     target.forward = types.MethodType(_model_forward_of(type(target)), target)
     return model
 
@@ -75,6 +77,7 @@ def unwrap(model: nn.Module) -> nn.Module:
     target = library_model(model)
     for _, layer in wrapped_layers(target):
         del layer.forward, layer._lengthen
+    fla_on_cpu.run_as_before(target)
     target.__dict__.pop("forward", None)
     return model
 
@@ -132,7 +135,8 @@ def _layer_forward(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) 
         return type(self).forward(self, hidden_states, *args, **kwargs)
     binding: LayerBinding = self._lengthen
     kind = KINDS[binding.kind]
-    y, state = kind.forward(self, hidden_states, call.initial(binding.name), call.marks)
+    further = {name: kwargs[name] for name in kind.arguments if name in kwargs}
+    y, state = kind.forward(self, hidden_states, call.initial(binding.name), call.marks, **further)
     call.collect(binding.name, state)
     return kind.returns(self, y)
 
@@ -275,8 +279,7 @@ def run_base(
             base = getattr(target, target.base_model_prefix)
             output = base(**arguments, use_cache=False, return_dict=True)
     call.finished = True
-    specs = {b.name: KINDS[b.kind].specs for b, _ in wrapped_layers(target)}
-    final = RecurrentState(call.final, specs, family_name(target))
+    final = _state(target, call.final)
     if compaction.trailing_reset is not None:
         final = final.zero_rows(compaction.trailing_reset)
     if cache is not None:
@@ -311,12 +314,15 @@ def zero_state(model: nn.Module, rows: int, device: torch.device | str | None = 
     parameter = next(target.parameters())
     device = torch.device(device) if device is not None else parameter.device
     dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
-    tensors, specs = {}, {}
-    for binding, layer in wrapped_layers(target):
-        tensors[binding.name] = KINDS[binding.kind].zero_state(layer, rows, device, dtype)
-        specs[binding.name] = KINDS[binding.kind].specs
-    if not tensors:
+    layers = list(wrapped_layers(target))
+    if not layers:
         raise InputError(f"{type(target).__name__} is not wrapped; call lengthen.wrap(model) first.")
+    return _state(target, {b.name: KINDS[b.kind].zero_state(layer, rows, device, dtype) for b, layer in layers})
+
+
+def _state(target: nn.Module, tensors: dict[str, LayerState]) -> RecurrentState:
+    kinds = {binding.name: KINDS[binding.kind] for binding, _ in wrapped_layers(target)}
+    specs = {layer: {name: kinds[layer].specs[name] for name in named} for layer, named in tensors.items()}
     return RecurrentState(tensors, specs, family_name(target))
 
 
@@ -357,6 +363,8 @@ def weights_fingerprint(model: nn.Module) -> str:
 
 def _reduce_method(method: types.MethodType) -> tuple:
     """Bound methods pickle by name, which for lengthen's forward would be the library's: rebind it instead."""
+    if method.__func__ is fla_on_cpu.forward:
+        return types.MethodType, (fla_on_cpu.forward, method.__self__)
     ours = getattr(method.__func__, _OURS, None)
     if ours is None or method.__func__.__dict__.get("__wrapped__") is not None:
         return getattr, (method.__self__, method.__func__.__name__)
