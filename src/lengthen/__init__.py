@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         StatePassing,
         Zero,
     )
-    from lengthen.models import check, load, unwrap, wrap, zero_state
+    from lengthen.models import check, convert, load, unwrap, wrap, zero_state
     from lengthen.state import RecurrentState
     from lengthen.streaming import stream
     from lengthen.training import StateTrainer, post_train, pretrain
@@ -34,6 +34,7 @@ _HOMES = {
     "TBPTT": "interventions",
     "Zero": "interventions",
     "check": "models",
+    "convert": "models",
     "demo": "demonstration",
     "diagnose": "diagnosis",
     "load": "models",
@@ -57,6 +58,7 @@ __all__ = [
     "StateTrainer",
     "Zero",
     "check",
+    "convert",
     "demo",
     "diagnose",
     "load",

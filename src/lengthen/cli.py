@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -314,20 +314,64 @@ def report(run: Path, *, common: Common = DEFAULTS) -> int:
 
 
 @app.command
-def families(*, common: Common = DEFAULTS) -> int:
-    """List the layer families and the library classes that lengthen can wrap.
+def convert(
+    source: str,
+    destination: Path,
+    *,
+    to: Literal["transformers", "mamba_ssm", "fla"] = "transformers",
+    common: Common = DEFAULTS,
+) -> int:
+    """Write a Mamba or Mamba-2 model in another library's checkpoint format, with the same weights to the bit.
 
-    Example: lengthen families
+    Example: lengthen convert ./repaired/model ./for-mamba-ssm --to mamba_ssm
+
+    Args:
+        source: A directory or hub name, in any of the formats.
+        destination: The directory to write; one that exists is refused, or with --overwrite replaced.
+        to: The format to write.
     """
-    from lengthen.models.families import FAMILIES
+    prepare(common)
+    from lengthen.models import convert as run
 
-    found = [(family.name, [layer for kind in family.kinds for layer in kind.layers]) for family in FAMILIES]
+    result = run(source, destination, to=to, overwrite=common.overwrite, seed=common.seed)
     if common.json:
-        print_json({"families": [{"family": name, "layers": layers} for name, layers in found]})
+        print_json(result.to_json())
     else:
-        for name, layers in found:
-            print("\n  ".join([name, *layers]))
+        print(
+            f"{result.source} ({result.source_format}) -> {result.destination} ({result.destination_format}): "
+            f"{result.family}, {result.tensors} tensors, {result.parameters:,} parameters, {', '.join(result.dtypes)}"
+        )
+        print(f"Largest difference of logits over {result.tokens} tokens: {result.largest_logit_difference:.1e}")
     return OK
+
+
+@app.command
+def families(*, verify: bool = False, common: Common = DEFAULTS) -> int:
+    """List the model classes that lengthen can wrap, their kernels, and what was verified of each.
+
+    Example: lengthen families --verify
+
+    Args:
+        verify: Build every class of the installed libraries small and run the parity gate on it, instead of printing
+            what was found when this version was made.
+    """
+    if not verify:
+        from importlib.resources import files
+
+        from lengthen.results import SupportTable
+
+        result = SupportTable.load(Path(str(files("lengthen") / "assets" / "families.json")))
+        show(result, common, None)
+        return OK
+    prepare(common)
+    from lengthen.models.verification import verify_support
+
+    with run_folder(common.out, "families", common), Progress(common) as progress:
+        result = verify_support(seed=common.seed, progress=progress.single("families"))
+        if common.out is not None:
+            result.save(common.out / "results" / "families.json")
+    show(result, common, None)
+    return OK if all(all(row.verified.values()) for row in result.classes) else PARITY_FAILED
 
 
 @app.command

@@ -71,6 +71,27 @@ class CheckResult(Result):
 
 
 @dataclass(frozen=True)
+class SupportedClass(Result):
+    """A library's model class: its recurrent layers, the kernels they run on, and which properties were verified."""
+
+    library: str
+    model: str
+    layers: list[str]
+    family: str
+    kernels: list[str]
+    verified: dict[str, bool]
+
+
+@dataclass(frozen=True)
+class SupportTable(Result):
+    """All classes that are supported; refused: class -> why."""
+
+    classes: list[SupportedClass]
+    refused: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Bucket(Result):
     """Mean loss (nats a token) over positions [start, end): of one run, and of the same tokens with the state
     zeroed every T inputs (own_reset). stderr is over n sequences; excess = loss - own_reset_loss, paired."""
@@ -111,6 +132,28 @@ class HeadState(Result):
     std: float
     norm: float
     largest: float
+
+
+@dataclass(frozen=True)
+class RemembrancePoint(Result):
+    """EffRem_end(start): how far the prediction after `end` tokens moves when those before `start` are dropped: total
+    variation between the two distributions of the next token, 0 to 1, the mean over n sequences."""
+
+    end: int
+    start: int
+    mean: float
+    stderr: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Remembrance(Result):
+    """Effective remembrance at several ends and starts. tokens: inputs processed; state_bytes: the most memory the rows'
+    states took at once, which grows with the length where attention keeps a cache."""
+
+    points: list[RemembrancePoint]
+    tokens: int
+    state_bytes: int
 
 
 @dataclass(frozen=True)
@@ -184,6 +227,22 @@ class Demonstration(Result):
     caveat: str
     configuration: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Conversion(Result):
+    """A checkpoint written in another library's format, and how far the logits of the two models are apart."""
+
+    source: str
+    destination: str
+    source_format: str
+    destination_format: str
+    family: str
+    tensors: int
+    parameters: int
+    dtypes: list[str]
+    tokens: int
+    largest_logit_difference: float
 
 
 def versions() -> dict[str, str]:

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from lengthen.errors import InputError
+from lengthen.models.checkpoints import checkpoint_format, read_checkpoint, read_config
+from lengthen.models.hub import check_directory, config_directory, local_directory
 from lengthen.models.wrapping import wrap
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
@@ -37,18 +39,20 @@ def load_library_model(
     device: torch.device | str | None = None,
     trust_remote_code: bool = False,
 ) -> nn.Module:
-    """The same, as its library loads it: not wrapped."""
+    """The same, as its library loads it: not wrapped.
+
+    A checkpoint of mamba_ssm's language models, or of fla's Mamba and Mamba2, becomes transformers' class of the same
+    mathematics; neither library need be installed.
+    """
+    check_directory(model)
     path = Path(model)
-    looks_local = path.exists() or str(model).startswith((".", "/", "~")) or str(model).count("/") > 1
-    if path.is_file():
-        raise InputError(f"{model} is a file; give the directory that holds a model's config.json, or a hub name.")
-    if looks_local and not path.is_dir():
-        raise InputError(
-            f"The model directory {model} does not exist; give a directory with a config.json, or a hub name."
-        )
     if path.is_dir() and not (path / "config.json").is_file():
         raise InputError(f"{model} holds no config.json; give a directory written by save_pretrained.")
     wanted: Any = _dtype(dtype)
+    where = config_directory(model)
+    if where is not None and checkpoint_format(where) != "transformers":
+        checked = read_checkpoint(local_directory(model)).model()
+        return checked.to(device=device, dtype=None if wanted == "auto" else wanted)
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
@@ -83,7 +87,8 @@ def tokenizer_for(model: str | Path) -> Any:
     if path.is_dir() and not any((path / name).exists() for name in TOKENIZER_FILES):
         from transformers import AutoConfig
 
-        size = AutoConfig.from_pretrained(str(model)).get_text_config().vocab_size
+        known = checkpoint_format(path) != "transformers"
+        size = (read_config(path) if known else AutoConfig.from_pretrained(str(model))).get_text_config().vocab_size
         if size < 256:
             raise InputError(
                 f"{model} holds no tokenizer, and its vocabulary of {size} ids is too small for bytes; give --tokenizer."
