@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import types
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 import torch
+from transformers.integrations import hub_kernels
 
 torch.set_num_threads(1)
+
+
+def _without_fla(name, *rest):
+    if name.split(".")[0] == "fla":
+        raise ImportError("there is no GPU")
+    return importlib.import_module(name, *rest)
+
+
+# Where fla is installed transformers calls its kernels, also where no GPU can run them: keep it to its own PyTorch.
+if not torch.cuda.is_available():
+    hub_kernels.importlib = types.SimpleNamespace(import_module=_without_fla)
 
 SHAPES = {
     "one group": {},

@@ -35,6 +35,21 @@ class Marks:
             return None
         return torch.arange(positions, device=self.lengths.device) < self.lengths[:, None]
 
+    def decay(self, log_decay: Tensor) -> Tensor:
+        """log_decay [B, T, ...] with 0 at padding, where a state stays as it is, and -inf at resets."""
+        real, trailing = self.real(log_decay.shape[1]), [1] * (log_decay.dim() - 2)
+        if real is not None:
+            log_decay = log_decay.masked_fill(~real.view(*real.shape, *trailing), 0)
+        if self.reset is not None:
+            reset = self.reset if real is None else self.reset & real
+            log_decay = log_decay.masked_fill(reset.view(*reset.shape, *trailing), float("-inf"))
+        return log_decay
+
+    def gain(self, gain: Tensor) -> Tensor:
+        """gain [B, T, ...] with 0 at padding, so that nothing of it is written."""
+        real = self.real(gain.shape[1])
+        return gain if real is None else gain.masked_fill(~real.view(*real.shape, *[1] * (gain.dim() - 2)), 0)
+
 
 @dataclass
 class Call:

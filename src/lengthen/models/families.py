@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from torch import nn
 
-from lengthen.models import mamba1, mamba2
+from lengthen.models import delta_rules, lightning, mamba1, mamba2, rg_lru
 from lengthen.models.family import Family, LayerKind
 
 FAMILIES: tuple[Family, ...] = (
     mamba1.FAMILY,
     mamba2.FAMILY,
+    delta_rules.FAMILY,
+    lightning.FAMILY,
+    rg_lru.FAMILY,
 )
 
 KINDS: dict[str, LayerKind] = {kind.name: kind for family in FAMILIES for kind in family.kinds}

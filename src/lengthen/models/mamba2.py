@@ -78,15 +78,8 @@ def _decay_and_gain(layer: Any, dt: Tensor, marks: Marks) -> tuple[Tensor, Tenso
     """log-decay dt A and input gain dt, both [B, T, H] in at least float32; the identity where a position is padding."""
     precise = torch.promote_types(dt.dtype, torch.float32)
     low, high = layer.time_step_limit
-    dt = F.softplus(dt.to(precise) + layer.dt_bias.to(precise)).clamp(low, high)
-    real = marks.real(dt.shape[1])
-    if real is not None:
-        dt = dt * real[..., None].to(precise)
-    log_decay = dt * -torch.exp(layer.A_log.to(precise))
-    if marks.reset is not None:
-        reset = marks.reset if real is None else marks.reset & real
-        log_decay = log_decay.masked_fill(reset[..., None], float("-inf"))
-    return log_decay, dt
+    dt = marks.gain(F.softplus(dt.to(precise) + layer.dt_bias.to(precise)).clamp(low, high))
+    return marks.decay(dt * -torch.exp(layer.A_log.to(precise))), dt
 
 
 FAMILY = Family(
