@@ -165,7 +165,7 @@ def test_the_gate_catches_positions_that_restart(model, monkeypatch):
 
 def test_the_gate_catches_a_reset_that_attention_ignores(model, monkeypatch):
     visible = attention._visible
-    monkeypatch.setattr(attention, "_visible", lambda past, reset, positions: visible(past, None, positions))
+    monkeypatch.setattr(attention, "_visible", lambda past, reset, *rest: visible(past, None, *rest))
     assert {"packing", "reset-at-start"} <= failed(model)
 
 

@@ -6,7 +6,8 @@ A call given no state, or a RecurrentState alone, drops the cache: attention see
 0. That is what passing a state between unrelated sequences needs, so training and plain calls do it. A SequenceState
 is a RecurrentState that also holds the cache of the very sequence it belongs to: a call given one carries it, so that
 attention sees the sequence from its start, at positions that continue, and returns another. streaming and the parity
-gate begin with one (wrapping.sequence_start). Keeping the cache beside the state and not in it means that whatever
+gate begin with one (wrapping.sequence_start). Where attention sees no further back than a window, its cache holds no
+more than that, so that memory stays flat. Keeping the cache beside the state and not in it means that whatever
 mixes or makes states (noise, averages, banks, files) cannot take keys and values along.
 """
 
@@ -34,15 +35,17 @@ class AttentionCache:
 
     layers: attention layer's index -> (keys, values), each [B, H, S, E], keys with their positions applied; none
     before the first call. lengths: int64 [B]; of row b the first lengths[b] of S are real and the rest is void.
+    read: int64 [B]; the positions a row has read since its start, of which these are the last.
     """
 
     layers: Mapping[int, tuple[Tensor, Tensor]]
     lengths: Tensor
+    read: Tensor
 
     @staticmethod
     def empty(rows: int, device: torch.device) -> AttentionCache:
         """The cache before the first token."""
-        return AttentionCache({}, torch.zeros(rows, dtype=torch.long, device=device))
+        return AttentionCache({}, *(torch.zeros(rows, dtype=torch.long, device=device) for _ in range(2)))
 
     @property
     def width(self) -> int:
@@ -50,9 +53,9 @@ class AttentionCache:
         return next((keys.shape[2] for keys, _ in self.layers.values()), 0)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> AttentionCache:
-        """function on every tensor, lengths included."""
+        """function on every tensor, lengths and read included."""
         layers = {layer: (function(keys), function(values)) for layer, (keys, values) in self.layers.items()}
-        return AttentionCache(layers, function(self.lengths))
+        return AttentionCache(layers, function(self.lengths), function(self.read))
 
 
 class SequenceState(RecurrentState):
@@ -104,11 +107,22 @@ class SequenceState(RecurrentState):
         )
 
 
-class GrowingCache:
-    """What attention layers call update() on during one call: the cache so far plus this call, always new tensors."""
+def joined(state: RecurrentState, fresh: RecurrentState) -> RecurrentState:
+    """The rows of a state and after them those of a sequence's start, with nothing in their cache."""
+    both = RecurrentState.concatenate([state, fresh])
+    if not isinstance(state, SequenceState):
+        return both
+    return SequenceState(both, state.attention.map(lambda t: torch.cat([t, t.new_zeros(fresh.rows, *t.shape[1:])])))
 
-    def __init__(self, before: AttentionCache) -> None:
-        self.before = before
+
+class GrowingCache:
+    """What attention layers call update() on during one call: the cache so far plus this call, always new tensors.
+
+    window: positions that attention sees, its own included; None for all.
+    """
+
+    def __init__(self, before: AttentionCache, window: int | None = None) -> None:
+        self.before, self.window = before, window
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -120,19 +134,24 @@ class GrowingCache:
         return keys, values
 
     def after(self, positions: int, marks: Marks, trailing_reset: Tensor | None) -> AttentionCache:
-        """The cache after the call: real positions since each row's last reset, moved to the front."""
-        keep = self._kept(positions, marks)
+        """The cache after the call: real positions since each row's last reset that a later call sees, in front."""
+        keep, earlier = self._kept(positions, marks), self.before.read - self.before.lengths
+        if marks.reset is not None:
+            earlier = earlier * ~marks.reset.any(1)
         if trailing_reset is not None:
-            keep = keep & ~trailing_reset[:, None]
+            keep, earlier = keep & ~trailing_reset[:, None], earlier * ~trailing_reset
+        read = earlier + keep.sum(1)
+        if self.window is not None:
+            keep = keep & (keep.flip(1).cumsum(1).flip(1) < self.window)
         lengths = keep.sum(1)
         if bool(keep.all()):
-            return AttentionCache(dict(self.layers), lengths)
+            return AttentionCache(dict(self.layers), lengths, read)
         order = torch.argsort((~keep).to(torch.int8), dim=1, stable=True)[:, : int(lengths.max())]
 
         def moved(t: Tensor) -> Tensor:
             return t.gather(2, order[:, None, :, None].expand(-1, t.shape[1], -1, t.shape[3]))
 
-        return AttentionCache({layer: (moved(k), moved(v)) for layer, (k, v) in self.layers.items()}, lengths)
+        return AttentionCache({layer: (moved(k), moved(v)) for layer, (k, v) in self.layers.items()}, lengths, read)
 
     def _kept(self, positions: int, marks: Marks) -> Tensor:
         """bool [B, S + T]: which of the cached and the new positions a later call may see."""
@@ -163,40 +182,43 @@ def attention_arguments(
     """
     if before is None and marks.reset is None:
         return {}
-    _require_mask(model)
+    window = _window(model)
     past = AttentionCache.empty(rows, device) if before is None else before
-    seen = _visible(past, marks.reset, positions)
+    seen = _visible(past, marks.reset, positions, window)
     if model.config._attn_implementation == "eager":
         lowest = torch.finfo(model.dtype).min
         mask = torch.zeros(seen.shape, dtype=model.dtype, device=device).masked_fill(~seen, lowest)
     else:
         mask = seen
     found = {"attention_mask": mask, "position_ids": _positions(past, marks.reset, positions)}
-    return found if before is None else found | {"cache": GrowingCache(before)}
+    return found if before is None else found | {"cache": GrowingCache(before, window)}
 
 
 def _positions(past: AttentionCache, reset: Tensor | None, positions: int) -> Tensor:
     """int64 [B, T]: positions since the start of each row's sequence or its last reset."""
     here = torch.arange(positions, device=past.lengths.device).expand(past.lengths.shape[0], -1)
     if reset is None:
-        return past.lengths[:, None] + here
+        return past.read[:, None] + here
     last = _last_reset(reset)
-    return torch.where(last < 0, past.lengths[:, None] + here, here - last)
+    return torch.where(last < 0, past.read[:, None] + here, here - last)
 
 
-def _visible(past: AttentionCache, reset: Tensor | None, positions: int) -> Tensor:
+def _visible(past: AttentionCache, reset: Tensor | None, positions: int, window: int | None) -> Tensor:
     """bool [B or 1, 1, T, S + T]: which cached and which new positions each new position sees."""
-    device, width = past.lengths.device, past.width
-    causal = torch.ones(positions, positions, dtype=torch.bool, device=device).tril()[None]
-    real = torch.arange(width, device=device) < past.lengths[:, None]
-    if reset is None:
-        if bool(real.all()):
-            return torch.cat([causal.new_ones(1, positions, width), causal], 2)[:, None]
-        old = real[:, None].expand(-1, positions, -1)
-        return torch.cat([old, causal.expand(len(old), -1, -1)], 2)[:, None]
-    document = reset.cumsum(1)
-    old = real[:, None] & (document == 0)[:, :, None]
-    return torch.cat([old, causal & (document[:, :, None] == document[:, None])], 2)[:, None]
+    device, lengths = past.lengths.device, past.lengths
+    if reset is None and bool((lengths == past.width).all()):
+        lengths = lengths[:1]
+    new = torch.ones(positions, positions, dtype=torch.bool, device=device).tril()[None]
+    back = (lengths[:, None] - torch.arange(past.width, device=device))[:, None]  # from the call's first position
+    old = (back > 0).expand(-1, positions, -1)
+    if window is not None:
+        new = new.triu(1 - window)
+        old = old & (back + torch.arange(positions, device=device)[:, None] < window)
+    if reset is not None:
+        document = reset.cumsum(1)
+        new = new & (document[:, :, None] == document[:, None])
+        old = old & (document == 0)[:, :, None]
+    return torch.cat([old, new.expand(len(old), -1, -1)], 2)[:, None]
 
 
 def _last_reset(reset: Tensor) -> Tensor:
@@ -205,7 +227,8 @@ def _last_reset(reset: Tensor) -> Tensor:
     return torch.where(reset, here, -1).cummax(1).values
 
 
-def _require_mask(model: Any) -> None:
+def _window(model: Any) -> int | None:
+    """How many positions the model's attention sees, its own included; None for all before it."""
     how = model.config._attn_implementation
     if how not in ("eager", "sdpa"):
         raise InputError(
@@ -213,9 +236,13 @@ def _require_mask(model: Any) -> None:
             "load it with attn_implementation='sdpa'."
         )
     config = model.config.get_text_config()
-    other = [kind for kind in getattr(config, "layer_types", None) or () if kind not in _ONE_MASK]
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if kinds - {"linear_attention"} == {"sliding_attention"}:
+        return config.sliding_window
+    other = sorted(kinds.difference(_ONE_MASK))
     if other:
         raise InputError(
             f"{type(model).__name__} has {other[0]} layers, whose masks lengthen cannot build; its attention can neither "
             "be reset nor carried, so run it without reset and without streaming."
         )
+    return None

@@ -27,6 +27,8 @@ _SCALES: dict[str, Callable[[Any], float]] = {
         lambda m: 1 / m.config.logits_scaling
     ),
 }
+# Names under which a configuration caps logits softly: a logit z becomes cap tanh(z / cap).
+_SOFT_CAPS = ("logits_soft_cap", "output_logit_soft_cap", "final_logit_softcapping")
 # What it adds to its loss: this times the mean squared log-sum-exp of the logits.
 _Z_LOSSES: dict[str, Callable[[Any], float]] = {
     "transformers.models.bamba.modeling_bamba.BambaForCausalLM": lambda m: m.z_loss_coefficient,
@@ -105,7 +107,7 @@ def token_losses(model: Any, hidden: Tensor, targets: Tensor) -> Tensor:
 
 def _losses(model: Any, hidden: Tensor, targets: Tensor, reduction: str) -> Tensor:
     head = model.get_output_embeddings()
-    if is_plain_linear(head):
+    if is_plain_linear(head) and _soft_cap(model) is None:
         weight, bias = head.weight, head.bias
         dtype = weight.dtype
         if torch.is_autocast_enabled(hidden.device.type):
@@ -139,7 +141,14 @@ def _apply_head(model: Any, hidden: Tensor) -> Tensor:
     logits = head(hidden.to(head.weight.dtype))
     logits = logits if logits.dtype == torch.float64 else logits.float()
     scale = _of_class(model, _SCALES, 1.0)
-    return logits if scale == 1 else logits * scale
+    logits = logits if scale == 1 else logits * scale
+    cap = _soft_cap(model)
+    return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+def _soft_cap(model: Any) -> float | None:
+    config = model.config.get_text_config()
+    return next((cap for name in _SOFT_CAPS if (cap := getattr(config, name, None)) is not None), None)
 
 
 def _of_class(model: Any, table: dict[str, Callable[[Any], float]], otherwise: float) -> float:
