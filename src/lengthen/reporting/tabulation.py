@@ -9,7 +9,7 @@ from functools import singledispatch
 
 from lengthen.reporting.numbers import change, number, perplexity_of, ratio, short, with_error
 from lengthen.reporting.run_folder import arm_label
-from lengthen.results import CheckResult, Demonstration, Diagnosis, Result, TrainingRecord
+from lengthen.results import CheckResult, Demonstration, Diagnosis, Result, SupportTable, TrainingRecord
 
 CARRIES = {"runs", "state-carried", "segments", "token-by-token", "random-state"}
 """The checks that a model whose state is carried must pass."""
@@ -144,6 +144,21 @@ def survey_table(checks: Sequence[CheckResult]) -> Table:
         rows.append([result.model, result.family, passed, carried, ", ".join(failed) or "none"])
     columns = ["model", "family", "", "state carried", "failed checks"]
     return Table("Models", columns, rows, frozenset(range(len(columns))))
+
+
+def support_table(found: SupportTable) -> Table:
+    """Which classes are supported: a row per class, a mark per verified property."""
+    names = list(found.classes[0].verified) if found.classes else []
+    rows = [
+        [c.library, c.model, c.family, ", ".join(c.kernels), *("yes" if c.verified[name] else "NO" for name in names)]
+        for c in found.classes
+    ]
+    columns = ["library", "class", "family", "kernel", *names]
+    libraries = ", ".join(f"{name} {version}" for name, version in found.versions.items() if name != "python")
+    note = (
+        f"Verified on tiny random models with {libraries}: one run = segments = token by token, from any initial state."
+    )
+    return Table("Supported classes", columns, rows, frozenset(range(len(columns))), note)
 
 
 def last_loss(record: TrainingRecord) -> float | None:

@@ -13,8 +13,8 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from lengthen.reporting.run_folder import arm_label
-from lengthen.reporting.tabulation import Table, bucket_table, survey_table, table
-from lengthen.results import CheckResult, Demonstration, Diagnosis, Result, TrainingRecord
+from lengthen.reporting.tabulation import Table, bucket_table, support_table, survey_table, table
+from lengthen.results import CheckResult, Demonstration, Diagnosis, Result, SupportTable, TrainingRecord
 
 
 @singledispatch
@@ -37,6 +37,13 @@ def _(result: Diagnosis) -> None:
     _print(bucket_table(result))
     _print(table(result))
     print(result.verdict)
+
+
+@show.register
+def _(result: SupportTable) -> None:
+    _print(support_table(result))
+    for name, why in result.refused.items():
+        print(f"Refused: {name}. {why}")
 
 
 @show.register
