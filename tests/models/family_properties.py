@@ -1,7 +1,8 @@
 """What a wrapped model of any library class must do, as tests; a family's test file imports them and says which models.
 
 The file defines two fixtures of the type Build, build(seed=0, **options) -> the library's model, small, random, in
-eval mode: `build` for every shape of every class, `build_first` for one shape of each.
+eval mode: `build` for every shape of every class, `build_first` for one shape of each. What holds for Mamba may differ
+in another family, whose file then redefines the fixtures `library_states`, `adapted_layers` and `recurrence_parameter`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from lengthen import (
     TBPTT,
@@ -32,6 +35,9 @@ from lengthen.models.parity import _error, _state_error
 from lengthen.models.tiny_models import TINY_MODELS, build_tiny_model
 
 __all__ = [
+    "adapted_layers",
+    "library_states",
+    "recurrence_parameter",
     "test_a_mask_with_holes_is_the_dense_text",
     "test_checkpointed_training_gives_the_same_gradients",
     "test_generate_gives_the_same_tokens",
@@ -85,24 +91,46 @@ def test_logits_equal_the_library_s(build: Build) -> None:
     assert _error(model(IDS, attention_mask=MASK).logits[real], padded[real]) < 1e-5
 
 
-@torch.no_grad()
-def test_in_float64_logits_and_states_equal_the_library_s(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library computes its recurrence in float32 (.float()); made to compute in float64, it must agree further.
+class InFloat64(TorchFunctionMode):
+    """Whatever asks for float32 gets float64."""
 
-    Its norms stay in float32 and hide a smaller difference of logits, so states are held to float64's own rounding.
-    """
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.Tensor.float:
+            function = torch.Tensor.double
+        return function(*map(_wide, args), **{name: _wide(value) for name, value in (kwargs or {}).items()})
+
+
+def _wide(argument: Any) -> Any:
+    return torch.float64 if argument is torch.float32 else argument
+
+
+@pytest.fixture
+def library_states() -> Callable[[Any], list[Tensor]]:
+    """From the library's cache to the layers' recurrent states in lengthen's layout."""
+
+    def states(cache: Any) -> list[Tensor]:
+        found = [layer.recurrent_states[0] for layer in cache.layers if hasattr(layer, "recurrent_states")]
+        return [state.mT if state.dim() == 4 else state for state in found]  # the library keeps [value, key]
+
+    return states
+
+
+@torch.no_grad()
+def test_in_float64_logits_and_states_equal_the_library_s(
+    build: Build, library_states: Callable[[Any], list[Tensor]]
+) -> None:
+    """The library computes much in float32; made to compute in float64, it must agree further."""
     model = build().double()
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")  # the grouped products know no float64
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    expected = model(IDS, use_cache=True)
-    output = wrap(model)(IDS)
+    with InFloat64():
+        expected = model(IDS, use_cache=True)
+        output = wrap(model)(IDS)
     assert _error(output.logits, expected.logits) < 1e-8
-    states = [layer.recurrent_states[0] for layer in expected.cache.layers if hasattr(layer, "recurrent_states")]
+    states = library_states(expected.cache)
     assert len(states) == len(output.final_state.tensors)
     for named, state in zip(output.final_state.tensors.values(), states):
-        found = named["recurrent"]
-        assert _error(found.mT if found.dim() == 4 else found, state) < 1e-12  # the library keeps [value, key]
+        assert _error(named["recurrent"], state) < 1e-12
 
 
 def test_passes_the_parity_gate(build: Build) -> None:
@@ -209,10 +237,16 @@ def test_save_pretrained_loads_in_the_plain_library(build: Build, tmp_path: Any)
         assert _error(plain(IDS, **PLAIN).logits, model(IDS).logits) < 1e-5
 
 
-def test_lora_changes_the_output_and_gets_gradients(build: Build) -> None:
+@pytest.fixture
+def adapted_layers() -> list[str]:
+    """Names of linear layers in every model, for LoRA."""
+    return ["in_proj"]
+
+
+def test_lora_changes_the_output_and_gets_gradients(build: Build, adapted_layers: list[str]) -> None:
     from peft import LoraConfig, get_peft_model
 
-    config = LoraConfig(r=4, target_modules=["in_proj"], init_lora_weights=False)
+    config = LoraConfig(r=4, target_modules=adapted_layers, init_lora_weights=False)
     adapted = wrap(get_peft_model(build(), config))
     assert is_wrapped(adapted)
     output = adapted(input_ids=IDS, labels=IDS, initial_state=zero_state(adapted, 3))
@@ -222,8 +256,14 @@ def test_lora_changes_the_output_and_gets_gradients(build: Build) -> None:
     assert (output.loss - wrap(build())(input_ids=IDS, labels=IDS).loss).abs() > 1e-4
 
 
+@pytest.fixture
+def recurrence_parameter() -> str:
+    """How the name of a parameter of the recurrence ends."""
+    return "A_log"
+
+
 def test_post_training_runs_with_every_intervention(
-    build_first: Build, plays: Any, monkeypatch: pytest.MonkeyPatch
+    build_first: Build, recurrence_parameter: str, plays: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gc.collect", lambda *_: 0)  # Accelerate calls it at every start; it outlasts the three steps
     for intervention in (
@@ -238,4 +278,6 @@ def test_post_training_runs_with_every_intervention(
         before = {n: p.clone() for n, p in model.named_parameters()}
         record = post_train(model, plays[0], train_context=16, steps=3, rows=4, intervention=intervention)
         assert len(record.losses) == 3 and record.losses == pytest.approx(record.losses)
-        assert any(not torch.equal(p, before[n]) for n, p in model.named_parameters() if n.endswith("A_log"))
+        assert any(
+            not torch.equal(p, before[n]) for n, p in model.named_parameters() if n.endswith(recurrence_parameter)
+        )
