@@ -6,12 +6,12 @@ to keep a state for tens of tokens, and the projections to let it reach the logi
 
 from __future__ import annotations
 
+import importlib
 import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import transformers
 from transformers import PreTrainedModel
 
 from lengthen.errors import InputError
@@ -46,13 +46,17 @@ _HYBRID = ["linear_attention", "full_attention", "linear_attention"]
 
 @dataclass(frozen=True)
 class TinyModel:
-    """How to build one class small: its name without ForCausalLM, its family, its configuration."""
+    """How to build one class small: its name without ForCausalLM, its family, its configuration.
+
+    library: the package that has the class and its configuration.
+    """
 
     name: str
     family: str
     config: str
     options: dict[str, Any] = field(default_factory=dict)
     variant: str = ""
+    library: str = "transformers"
 
     @property
     def title(self) -> str:
@@ -61,8 +65,12 @@ class TinyModel:
 
     @property
     def installed(self) -> bool:
-        """Whether the installed transformers has the class."""
-        return hasattr(transformers, f"{self.name}ForCausalLM") and hasattr(transformers, self.config)
+        """Whether the installed library has the class."""
+        try:
+            library = importlib.import_module(self.library)
+        except ImportError:
+            return False
+        return hasattr(library, f"{self.name}ForCausalLM") and hasattr(library, self.config)
 
 
 def _qwen(**options: Any) -> dict[str, Any]:
@@ -304,16 +312,15 @@ def build_tiny_model(tiny: TinyModel, seed: int = 0) -> PreTrainedModel:
     """A float32 model on the CPU in eval mode, the same for the same seed.
 
     Raises:
-        InputError: the installed transformers does not have the class.
+        InputError: the library is not installed or does not have the class.
     """
     if not tiny.installed:
-        raise InputError(
-            f"transformers {transformers.__version__} has no {tiny.name}ForCausalLM; install a release that has it."
-        )
+        raise InputError(f"{tiny.library} has no {tiny.name}ForCausalLM here; install a release that has it.")
+    library = importlib.import_module(tiny.library)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config = getattr(transformers, tiny.config)(**(_COMMON | tiny.options))
-        model = getattr(transformers, f"{tiny.name}ForCausalLM")(config).float()
+        config = getattr(library, tiny.config)(**(_COMMON | tiny.options))
+        model = getattr(library, f"{tiny.name}ForCausalLM")(config).float()
         _redraw(model)
     return model.eval()
 
