@@ -12,7 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForCausalLM, PreTrainedConfig
+from transformers import (
+    AutoModelForCausalLM,
+    Mamba2Config,
+    Mamba2ForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    PreTrainedConfig,
+)
 
 from lengthen.errors import InputError
 from lengthen.models import fla_format, mamba_ssm_format
@@ -84,11 +91,6 @@ class Checkpoint:
         """The narrowest dtype that holds every tensor exactly."""
         return functools.reduce(torch.promote_types, (tensor.dtype for tensor in self.tensors.values()))
 
-    @property
-    def library_class(self) -> Any:
-        """The class of transformers: MambaForCausalLM or Mamba2ForCausalLM."""
-        return CLASSES[self.config.model_type][1]
-
     def model(self) -> nn.Module:
         """transformers' class with these tensors, each in its own dtype, in evaluation mode."""
         model: Any = _empty(self.config)
@@ -107,6 +109,15 @@ def checkpoint_format(directory: Path) -> str:
     return "fla" if fla_format.recognises(settings) else "transformers"
 
 
+def library_class(directory: Path) -> Any:
+    """transformers' own class for a Mamba or Mamba-2 model in its format, its automatic class for any other.
+
+    Once fla is imported, the automatic class takes every Mamba for one of fla's, whose configuration it is not.
+    """
+    kind = _settings(directory).get("model_type")
+    return CLASSES[kind][1] if kind in CLASSES else AutoModelForCausalLM
+
+
 def read_config(directory: Path) -> PreTrainedConfig:
     """transformers' configuration of the model in a directory of any format."""
     return FORMATS[checkpoint_format(directory)].to_library(_settings(directory), directory)
@@ -119,15 +130,15 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     tensors that are missing, not expected, of another shape than config.json says, or not floating-point.
     """
     name, config = checkpoint_format(directory), read_config(directory)
-    tensors = _renamed(read_weights(directory), FORMATS[name].names)
-    if config.tie_word_embeddings and EMBEDDING in tensors:
-        head = tensors.setdefault(HEAD, tensors[EMBEDDING])
-        if not torch.equal(head, tensors[EMBEDDING]):
-            raise InputError(f"{directory} ties its head to the embedding, but holds a {HEAD} that differs from it.")
-    _check_tensors(tensors, config, directory)
-    if config.tie_word_embeddings:
-        del tensors[HEAD]
-    return Checkpoint(name, config, tensors)
+    layout = FORMATS[name]
+    embedding, head = (_theirs(layout).get(own, own) for own in (EMBEDDING, HEAD))
+    tensors = read_weights(directory)
+    if config.tie_word_embeddings and embedding in tensors:
+        tensors.setdefault(head, tensors[embedding])
+    _check_tensors(tensors, _renamed(_empty(config).state_dict(), _theirs(layout)), directory)
+    if config.tie_word_embeddings and not torch.equal(tensors.pop(head), tensors[embedding]):
+        raise InputError(f"{directory} ties its head to the embedding, but holds a {head} that differs from it.")
+    return Checkpoint(name, config, _renamed(tensors, layout.names))
 
 
 def write_checkpoint(checkpoint: Checkpoint, directory: Path, to: str, where: Path) -> None:
@@ -144,8 +155,7 @@ def write_checkpoint(checkpoint: Checkpoint, directory: Path, to: str, where: Pa
     tensors = dict(checkpoint.tensors)
     if config.tie_word_embeddings and layout.keeps_tied_head:
         tensors[HEAD] = tensors[EMBEDDING]
-    theirs = {ours: theirs for theirs, ours in layout.names.items()}
-    write_weights(_renamed(tensors, theirs), directory / layout.weights)
+    write_weights(_renamed(tensors, _theirs(layout)), directory / layout.weights)
 
 
 def _settings(directory: Path) -> dict[str, Any]:
@@ -166,6 +176,11 @@ def _special_floats(value: dict[str, Any]) -> Any:
     return float(value["__float__"]) if set(value) == {"__float__"} else value
 
 
+def _theirs(layout: Format) -> dict[str, str]:
+    """The names of tensors the other way round: transformers' -> the format's."""
+    return {ours: theirs for theirs, ours in layout.names.items()}
+
+
 def _renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
     return {names.get(name, name): tensor for name, tensor in tensors.items()}
 
@@ -176,8 +191,8 @@ def _empty(config: PreTrainedConfig) -> nn.Module:
         return CLASSES[config.model_type][1](copy.deepcopy(config))
 
 
-def _check_tensors(tensors: Mapping[str, Tensor], config: PreTrainedConfig, directory: Path) -> None:
-    expected = _empty(config).state_dict()
+def _check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], directory: Path) -> None:
+    """Whether the file's tensors are those of the model, no more and no fewer, each of its shape."""
     missing, extra = sorted(set(expected) - set(tensors)), sorted(set(tensors) - set(expected))
     if missing:
         raise InputError(

@@ -12,6 +12,7 @@ from torch import Tensor
 from lengthen.errors import InputError, ParityError
 from lengthen.models.checkpoints import FORMATS, Checkpoint, read_checkpoint, write_checkpoint
 from lengthen.models.hub import local_directory
+from lengthen.models.loading import load_library_model
 from lengthen.results import Conversion
 
 TOKENS = 64
@@ -50,7 +51,10 @@ def convert(
         raise InputError(f"{source} is a checkpoint of {to} already; choose another format to convert it to.")
 
     temporary = destination.with_name(f".{destination.name}.{os.getpid()}.tmp")
-    temporary.mkdir(parents=True)
+    try:
+        temporary.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(f"{destination} cannot be written ({error.strerror}); choose another destination.") from None
     try:
         write_checkpoint(checkpoint, temporary, to, source)
         for name in COMPANIONS:
@@ -105,10 +109,8 @@ def _logit_difference(source: Path, first: Checkpoint, destination: Path, second
 @torch.no_grad()
 def _logits(directory: Path, checkpoint: Checkpoint, tokens: Tensor) -> Tensor:
     """In float32, so that a half-precision rounding hides nothing; a directory of transformers as its library loads it."""
-    if checkpoint.format == "transformers":
-        model = checkpoint.library_class.from_pretrained(directory, dtype=torch.float32).eval()
-    else:
-        model = checkpoint.model().float()
+    as_its_library = checkpoint.format == "transformers"
+    model = load_library_model(directory, dtype=torch.float32) if as_its_library else checkpoint.model().float()
     return model(tokens, use_cache=False).logits
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lengthen.errors import InputError
-from lengthen.models.checkpoints import checkpoint_format, read_checkpoint, read_config
+from lengthen.models.checkpoints import checkpoint_format, library_class, read_checkpoint, read_config
 from lengthen.models.hub import check_directory, config_directory, local_directory
 from lengthen.models.wrapping import wrap
 
@@ -51,17 +51,19 @@ def load_library_model(
     wanted: Any = _dtype(dtype)
     where = config_directory(model)
     if where is not None and checkpoint_format(where) != "transformers":
-        checked = read_checkpoint(local_directory(model)).model()
-        return checked.to(device=device, dtype=None if wanted == "auto" else wanted)
+        converted = read_checkpoint(local_directory(model)).model()
+        return converted.to(device=device, dtype=None if wanted == "auto" else wanted)
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
+
+    loader = AutoModelForCausalLM if where is None or trust_remote_code else library_class(where)
 
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found: Any = AutoModelForCausalLM.from_pretrained(
+            found: Any = loader.from_pretrained(
                 str(model), dtype=wanted, trust_remote_code=trust_remote_code, output_loading_info=True
             )
     except Exception as error:
