@@ -148,7 +148,7 @@ class RemembrancePoint(Result):
 
 @dataclass(frozen=True)
 class Remembrance(Result):
-    """Effective remembrance at several ends and starts. tokens: inputs processed; state_bytes: the most memory the rows'
+    """Effective remembrance at several ends and starts. tokens: inputs processed; state_bytes: the most memory that
     states took at once, which grows with the length where attention keeps a cache."""
 
     points: list[RemembrancePoint]

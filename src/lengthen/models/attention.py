@@ -107,14 +107,6 @@ class SequenceState(RecurrentState):
         )
 
 
-def joined(state: RecurrentState, fresh: RecurrentState) -> RecurrentState:
-    """The rows of a state and after them those of a sequence's start, with nothing in their cache."""
-    both = RecurrentState.concatenate([state, fresh])
-    if not isinstance(state, SequenceState):
-        return both
-    return SequenceState(both, state.attention.map(lambda t: torch.cat([t, t.new_zeros(fresh.rows, *t.shape[1:])])))
-
-
 class GrowingCache:
     """What attention layers call update() on during one call: the cache so far plus this call, always new tensors.
 
