@@ -175,6 +175,8 @@ def post_train(
     warmup: int = 0,
     accumulation: int = 1,
     tokenizer: str | None = None,
+    save_steps: int | None = None,
+    resume: bool = False,
     common: Common = DEFAULTS,
 ) -> int:
     """Post-train a model from initial states that cover what is attainable.
@@ -193,6 +195,8 @@ def post_train(
         warmup: Steps until the peak.
         accumulation: Micro-batches a step.
         tokenizer: A tokenizer's directory or name, or "bytes" (the model's own unless said).
+        save_steps: Steps between two checkpoints in OUT, of which the last two are kept (none is written unless said).
+        resume: Go on exactly from the last checkpoint in OUT; where there is none, begin.
     """
     training = prepare(common)
     from lengthen.models import load, tokenizer_for
@@ -200,7 +204,7 @@ def post_train(
 
     out = common.out or Path("lengthen-post-train")
     check_steps(steps, train_context)
-    with run_folder(out, "post-train", common), Progress(common) as progress:
+    with run_folder(out, "post-train", common, resume=resume), Progress(common) as progress:
         result = run(
             load(model, dtype=common.dtype, device=device_of(common)),
             data,
@@ -216,6 +220,8 @@ def post_train(
             out=out,
             config=training,
             progress=progress.single(intervention),
+            save_steps=save_steps,
+            resume=resume,
         )
         write_page(out)
     show(result, common, out)
@@ -238,6 +244,8 @@ def pretrain(
     learning_rate: float = 4e-3,
     warmup: int = 100,
     intervention: str = "zero",
+    save_steps: int | None = None,
+    resume: bool = False,
     common: Common = DEFAULTS,
 ) -> int:
     """Train a small Mamba-2 on bytes from random weights, to study where such models break.
@@ -258,6 +266,8 @@ def pretrain(
         learning_rate: The peak.
         warmup: Steps until the peak.
         intervention: state-passing, tbptt, fitted-noise, random-noise, or zero.
+        save_steps: Steps between two checkpoints in OUT, of which the last two are kept (none is written unless said).
+        resume: Go on exactly from the last checkpoint in OUT; where there is none, begin.
     """
     training = prepare(common)
     from lengthen.data import bundled_plays
@@ -274,7 +284,7 @@ def pretrain(
         groups=groups,
         decay_range=decay_range,
     )
-    with run_folder(out, "pretrain", common), Progress(common) as progress:
+    with run_folder(out, "pretrain", common, resume=resume), Progress(common) as progress:
         _, result = run(
             data if data is not None else bundled_plays()[0],
             train_context=train_context,
@@ -288,6 +298,8 @@ def pretrain(
             out=out,
             config=training,
             progress=progress.single("pretrain"),
+            save_steps=save_steps,
+            resume=resume,
         )
         write_page(out)
     show(result, common, out)

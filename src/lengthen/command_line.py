@@ -132,11 +132,11 @@ def check_steps(steps: int, train_context: int) -> None:
 
 
 @contextmanager
-def run_folder(out: Path | None, command: str, common: Common) -> Iterator[None]:
+def run_folder(out: Path | None, command: str, common: Common, *, resume: bool = False) -> Iterator[None]:
     """Makes sure that the run folder can be written before any work, and says in run.json what runs there.
 
-    A folder that holds a run is refused, or with --overwrite set aside until the new one is done. Where the input turns
-    out to be bad before anything else was written, no trace stays.
+    A folder that holds a run is refused, with --overwrite set aside until the new one is done, and gone on in with
+    resume. Where the input turns out to be bad before anything else was written, no trace stays.
     """
     import json
     import shutil
@@ -147,11 +147,19 @@ def run_folder(out: Path | None, command: str, common: Common) -> Iterator[None]
         yield
         return
     aside = out.with_name(f".{out.name}.replaced")
-    if (out / "results").exists() or (out / "model").exists():
+    checkpointed = any(out.glob("checkpoint-*/complete.json"))
+    if resume and common.overwrite:
+        raise InputError(f"--resume goes on in {out} and --overwrite replaces it; give one of them.")
+    if resume and checkpointed:
+        pass
+    elif checkpointed or (out / "results").exists() or (out / "model").exists():
         if not common.overwrite:
-            raise InputError(f"{out} already holds a run; choose another --out, or replace it with --overwrite.")
+            other = "go on with --resume" if checkpointed else "choose another --out"
+            raise InputError(f"{out} already holds a run; {other}, or replace it with --overwrite.")
         shutil.rmtree(aside, ignore_errors=True)
         out.rename(aside)
+    elif resume:
+        print(f"lengthen: {out} holds no checkpoint to resume from; the run begins afresh.", file=sys.stderr)
     elif (out / "run.json").exists():
         print(f"lengthen: {out} holds a run that was not finished; it is replaced.", file=sys.stderr)
         (out / "metrics.jsonl").unlink(missing_ok=True)

@@ -14,17 +14,17 @@ from lengthen.data import Windows
 class MicroBatches(IterableDataset):
     """The windows of this process, each step's lanes cut into equal micro-batches.
 
-    windows: of this rank. accumulation: micro-batches a step. start: the step to begin with.
+    windows: of this rank. accumulation: micro-batches a step. steps: the first to give, and the one to stop before.
     A batch's labels are called shift_labels, since windows shift them beforehand; the Trainer counts a step's tokens
     only where labels stand too, which go no further.
     """
 
-    def __init__(self, windows: Windows, accumulation: int = 1, start: int = 0) -> None:
-        self.windows, self.accumulation, self.start = windows, accumulation, start
+    def __init__(self, windows: Windows, accumulation: int, steps: range) -> None:
+        self.windows, self.accumulation, self.steps = windows, accumulation, steps
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        self.windows.seek(self.start)
-        for batch in self.windows:
+        self.windows.seek(self.steps.start)
+        for _, batch in zip(self.steps, self.windows):
             named = {**batch, "shift_labels": batch["labels"]}
             rows = len(batch["lane"]) // self.accumulation
             for i in range(self.accumulation):

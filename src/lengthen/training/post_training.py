@@ -14,8 +14,8 @@ from lengthen.interventions import Intervention, intervention_named
 from lengthen.models import load, tokenizer_for, wrap
 from lengthen.results import TrainingRecord
 from lengthen.streaming import Progress
+from lengthen.training.processes import process_share
 from lengthen.training.running import Optimisation, run_training
-from lengthen.training.trainer import process_share
 
 
 def post_train(
@@ -34,6 +34,8 @@ def post_train(
     out: str | Path | None = None,
     config: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    save_steps: int | None = None,
+    resume: bool = False,
 ) -> TrainingRecord:
     """Post-trains a model (in place) from an intervention's initial states.
 
@@ -41,7 +43,9 @@ def post_train(
     steps: optimiser steps. intervention: a name (state-passing, tbptt, fitted-noise, random-noise, zero) or an object.
     rows: windows a step. learning_rate: the peak, reached after `warmup` steps, then a cosine to 0; a tenth of
     pre-training's is the paper's choice. out: the run folder (model/, metrics.jsonl, results/training.json).
-    config: further transformers.TrainingArguments. Raises InputError for bad input, RunError for a run that fails.
+    config: further transformers.TrainingArguments. save_steps: steps between two checkpoints in `out`, of which the last
+    two are kept. resume: go on exactly from the last of them, from the beginning where there is none.
+    Raises InputError for bad input, RunError for a run that fails.
     """
     name = ""
     if isinstance(model, str | Path):
@@ -56,6 +60,7 @@ def post_train(
         warmup=warmup,
         accumulation=accumulation,
         config=config or {},
+        save_steps=save_steps,
     )
     chosen = intervention if isinstance(intervention, Intervention) else intervention_named(intervention, seed)
     record = run_training(
@@ -68,6 +73,7 @@ def post_train(
         out=out,
         name=name,
         progress=progress,
+        resume=resume,
     )
     if out is not None and process_share()[0] == 0:
         _save_tokenizer(tokenizer, Path(out) / "model")

@@ -87,6 +87,8 @@ def pretrain(
     out: str | Path | None = None,
     config: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    save_steps: int | None = None,
+    resume: bool = False,
 ) -> tuple[nn.Module, TrainingRecord]:
     """Trains a small model from random weights; the learning rate ends at a tenth of its peak.
 
@@ -102,6 +104,7 @@ def pretrain(
         warmup=min(warmup, math.ceil(steps / 10)),
         final_share=0.1,
         config=config or {},
+        save_steps=save_steps,
     )
     chosen = intervention if isinstance(intervention, Intervention) else intervention_named(intervention, seed)
     record = run_training(
@@ -114,5 +117,6 @@ def pretrain(
         out=out,
         name="pretrained",
         progress=progress,
+        resume=resume,
     )
     return model, record

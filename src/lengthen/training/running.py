@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,13 +20,17 @@ from lengthen.interventions import TBPTT, Intervention, Mixture
 from lengthen.models import library_model
 from lengthen.results import TrainingRecord, versions
 from lengthen.streaming import Progress
-from lengthen.training.trainer import MetricsFile, StateTrainer, StepProgress, process_share
+from lengthen.training.checkpoints import checkpoints_in, writing
+from lengthen.training.processes import all_or_none, first_decides, process_share
+from lengthen.training.trainer import MetricsFile, StateTrainer, StepProgress
 
 OWNED = frozenset(
     {"output_dir", "max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps"}
     | {"learning_rate", "warmup_steps", "seed", "use_cpu", "ignore_data_skip", "remove_unused_columns"}
+    | {"save_strategy", "save_steps", "save_only_model", "load_best_model_at_end", "resume_from_checkpoint"}
 )
 """TrainingArguments that follow from lengthen's own options."""
+CHECKPOINTS_KEPT = 2
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Optimisation:
 
     rows: windows a step, over all processes and micro-batches. learning_rate: the peak. warmup: steps.
     final_share: the last learning rate as a share of the peak. config: further transformers.TrainingArguments.
+    save_steps: steps between two checkpoints, of which the last two are kept; None: none is written.
     """
 
     steps: int
@@ -47,6 +51,7 @@ class Optimisation:
     clip: float = 1.0
     accumulation: int = 1
     config: Mapping[str, Any] = field(default_factory=dict)
+    save_steps: int | None = None
 
 
 def wants_lanes(intervention: Intervention) -> bool:
@@ -81,11 +86,14 @@ def run_training(
     name: str = "",
     callbacks: Sequence[TrainerCallback] = (),
     progress: Progress | None = None,
+    resume: bool = False,
 ) -> TrainingRecord:
     """Trains the model in place and, where `out` is given, writes metrics.jsonl, model/ and results/training.json there.
 
-    Raises InputError for steps below 1 or an option transformers.TrainingArguments does not know, RunError where the
-    loss is no longer finite.
+    resume: go on from the last checkpoint in `out` (from the beginning where there is none), exactly as the run would
+    have gone on: the model given is the one that the run began with. Raises InputError for steps below 1, an option
+    transformers.TrainingArguments does not know, or a checkpoint that is damaged or of another run; RunError where the
+    loss is no longer finite, the disk is full, or another process ended.
     """
     if optimisation.steps < 1:
         raise InputError(f"The number of steps is {optimisation.steps}; give at least 1.")
@@ -93,6 +101,12 @@ def run_training(
         raise InputError(f"The number of micro-batches is {optimisation.accumulation}; give at least 1.")
     if not optimisation.learning_rate > 0:
         raise InputError(f"The learning rate is {optimisation.learning_rate}; give a number above 0.")
+    if optimisation.save_steps is not None and optimisation.save_steps < 1:
+        raise InputError(f"The steps between two checkpoints are {optimisation.save_steps}; give at least 1.")
+    if out is None and (resume or optimisation.save_steps is not None):
+        raise InputError("Checkpoints need a run folder to lie in; name one as `out`.")
+    if out is not None and not resume and first_decides(lambda: bool(checkpoints_in(Path(out)))):
+        raise InputError(f"{out} holds the checkpoints of a run; resume it, or choose another folder.")
     corpus.require_vocabulary(library_model(model).get_input_embeddings().num_embeddings)
     windows = windows_for(corpus, intervention, context=train_context, lanes=optimisation.rows, seed=seed)
     folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="lengthen-"))
@@ -108,9 +122,7 @@ def run_training(
         with _quiet():
             trainer = StateTrainer(model, windows, intervention, arguments, callbacks=own)
             trainer.remove_callback(PrinterCallback)
-            began = time.perf_counter()
-            trainer.train()
-            seconds = time.perf_counter() - began
+            trainer.train(resume)
         trainer.accelerator.wait_for_everyone()
         if out is not None:
             _save_model(trainer, folder)
@@ -122,7 +134,7 @@ def run_training(
             rows=optimisation.rows,
             learning_rate=optimisation.learning_rate,
             seed=seed,
-            seconds=seconds,
+            seconds=trainer.seconds,
             losses=trainer.losses,
             model=name or type(library_model(model)).__name__,
             out=str(out) if out is not None else "",
@@ -147,8 +159,8 @@ def _save_model(trainer: StateTrainer, folder: Path) -> None:
     """Writes model/ whole or not at all: beside it first, then renamed."""
     unfinished = folder / ".model.unfinished"
     try:
-        trainer.save_model(str(unfinished))
-        trainer.accelerator.wait_for_everyone()
+        with all_or_none(), writing("The trained model", folder):
+            trainer.save_model(str(unfinished))
         if trainer.is_world_process_zero():
             shutil.rmtree(folder / "model", ignore_errors=True)
             unfinished.rename(folder / "model")
@@ -185,7 +197,9 @@ def _arguments(optimisation: Optimisation, folder: Path, seed: int, on_cpu: bool
         "seed": seed,
         "use_cpu": on_cpu,
         "logging_steps": 10,
-        "save_strategy": "no",
+        "save_strategy": "no" if optimisation.save_steps is None else "steps",
+        "save_steps": optimisation.save_steps or 1,
+        "save_total_limit": CHECKPOINTS_KEPT,
         "report_to": "none",
         "disable_tqdm": True,
         "ignore_data_skip": True,

@@ -14,24 +14,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 
 from lengthen.data import Windows
 from lengthen.errors import InputError, RunError
 from lengthen.interventions import Intervention, Rows
 from lengthen.models import require_wrapped, wrap, zero_state
+from lengthen.results import write_text
 from lengthen.training.batches import MicroBatches
+from lengthen.training.checkpoints import checkpoints_in, writing
+from lengthen.training.resuming import ResumableTrainer
 
 RUN_KEYS = ("lane", "start", "document", "offset", "labels")
 
 
-class StateTrainer(Trainer):
+class StateTrainer(ResumableTrainer):
     """Trains a model on windows, each from the initial state that an intervention gives.
 
     model: wrapped, or wrapped here. windows: of this process, yielding its share of the lanes. intervention: see
     lengthen.interventions. args: transformers.TrainingArguments; max_steps decides the length.
-    losses: the training loss of every optimiser step so far, also written to metrics.jsonl beside the checkpoints.
-    Raises RunError where the loss is no longer finite.
+    losses: the training loss of every optimiser step so far. train(resume_from_checkpoint=True) goes on exactly where
+    the last checkpoint was written. Raises RunError where the loss or a gradient is no longer finite.
     """
 
     def __init__(
@@ -52,15 +55,16 @@ class StateTrainer(Trainer):
         wrap(model)
         args.remove_unused_columns = False
         self.windows, self.intervention = windows, intervention
-        self.losses: list[float] = []
         self._step_loss = 0.0
-        super().__init__(model=model, args=args, callbacks=callbacks, **kwargs)
+        super().__init__(model, args, callbacks=callbacks, **kwargs)
         self.model_accepts_loss_kwargs = True  # the wrapped forward takes num_items_in_batch
 
     def get_train_dataloader(self) -> DataLoader:
         """This process's windows, never shuffled, sharded or padded by anyone else."""
-        batches = MicroBatches(self.windows, self.args.gradient_accumulation_steps, self.state.global_step)
-        return DataLoader(batches, batch_size=None, num_workers=0)
+        steps = range(self.first_step, self.args.max_steps)
+        batches = MicroBatches(self.windows, self.args.gradient_accumulation_steps, steps)
+        # A generator of its own: the loader would draw from the global one, once more in a run that was resumed.
+        return DataLoader(batches, batch_size=None, num_workers=0, generator=torch.Generator())
 
     def compute_loss(
         self,
@@ -99,14 +103,26 @@ class StateTrainer(Trainer):
 
     def _note_loss(self) -> None:
         noted = torch.tensor(self._step_loss, device=self.args.device)
-        step, loss = self.state.global_step, float(self.accelerator.reduce(noted, reduction="mean"))
+        loss = float(self.accelerator.reduce(noted, reduction="mean"))
         self._step_loss = 0.0
-        if not math.isfinite(loss):
-            raise RunError(
-                f"The training loss is {loss} at step {step}; lower the learning rate ({self._get_learning_rate():g}) "
-                "or check the data."
-            )
+        self._require_finite("training loss", loss)
         self.losses.append(loss)
+
+    def _clip_grad_norm(self, model: nn.Module) -> Any:
+        norm = super()._clip_grad_norm(model)
+        if self.accelerator.scaler is None and norm is not None:  # a scaler leaves such a step out itself
+            self._require_finite("gradient's norm", float(norm))
+        return norm
+
+    def _require_finite(self, what: str, value: float) -> None:
+        """Ends the run before weights that are not numbers are stepped to, or saved."""
+        if not math.isfinite(value):
+            good = checkpoints_in(Path(self.args.output_dir or ""))
+            kept = f" The last good checkpoint is {good[-1]}." if good else ""
+            raise RunError(
+                f"The {what} is {value} at step {self.state.global_step}; lower the learning rate "
+                f"({self._get_learning_rate():g}) or check the data.{kept}"
+            )
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Saves the model as its library does, after making sure that its states were really passed until now."""
@@ -116,15 +132,23 @@ class StateTrainer(Trainer):
 
 
 class MetricsFile(TrainerCallback):
-    """Appends what the Trainer logs to metrics.jsonl, on the first process only."""
+    """Writes what the Trainer logs to metrics.jsonl, on the first process only; cut back to where a run is resumed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            write_text(self.path, "".join(_line(logged) for logged in state.log_history))
+
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and logs:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
+            with writing("The metrics", self.path.parent), self.path.open("a", encoding="utf-8") as file:
+                file.write(_line({**logs, "step": state.global_step}))
+
+
+def _line(logged: dict[str, float]) -> str:
+    return json.dumps({"step": logged["step"], **logged}) + "\n"
 
 
 class StepProgress(TrainerCallback):
@@ -135,11 +159,3 @@ class StepProgress(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.progress(state.global_step, state.max_steps)
-
-
-def process_share() -> tuple[int, int]:
-    """(rank, world size) of this process."""
-    from accelerate import PartialState
-
-    state = PartialState(cpu=not torch.cuda.is_available())
-    return state.process_index, state.num_processes

@@ -1,0 +1,57 @@
+"""What the processes of a run agree on: the first one's answer, and that none goes on where one failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list, gather_object
+
+from lengthen.errors import InputError, LengthenError, RunError
+
+T = TypeVar("T")
+
+
+def process_share() -> tuple[int, int]:
+    """(rank, world size) of this process."""
+    state = _state()
+    return state.process_index, state.num_processes
+
+
+def first_decides(question: Callable[[], T]) -> T:
+    """The first process's answer, on all of them; the InputError it meets instead is raised on all of them."""
+    answer: list[tuple[T | None, str | None]] = [(None, None)]
+    if _state().is_main_process:
+        try:
+            answer = [(question(), None)]
+        except InputError as error:
+            answer = [(None, str(error))]
+    broadcast_object_list(answer)
+    found, refusal = answer[0]
+    if refusal is not None:
+        raise InputError(refusal)
+    return found  # type: ignore[return-value]
+
+
+@contextmanager
+def all_or_none() -> Iterator[None]:
+    """Waits for all processes at the end; where one failed with a sentence, the others end with a RunError too."""
+    failure: LengthenError | None = None
+    try:
+        yield
+    except LengthenError as error:
+        failure = error
+    state = _state()
+    failed = gather_object([(state.process_index, str(failure)) if failure is not None else None])
+    if failure is not None:
+        raise failure
+    for item in failed:
+        if item is not None:
+            raise RunError(f"Process {item[0]} of {state.num_processes} failed: {item[1]}")
+
+
+def _state() -> PartialState:
+    return PartialState(cpu=not torch.cuda.is_available())
