@@ -10,9 +10,11 @@ from lengthen.kernels.selective_scan import selective_scan, selective_scan_refer
 from lengthen.kernels.short_conv import short_conv, short_conv_reference
 from lengthen.kernels.ssd import ssd, ssd_reference
 from lengthen.kernels.token_shift import token_shift
+from lengthen.kernels.wkv4 import Wkv4State, wkv4, wkv4_reference
 
 __all__ = [
     "MlstmState",
+    "Wkv4State",
     "gated_delta_rule",
     "gated_delta_rule_reference",
     "gated_linear_attention",
@@ -32,4 +34,6 @@ __all__ = [
     "ssd",
     "ssd_reference",
     "token_shift",
+    "wkv4",
+    "wkv4_reference",
 ]
