@@ -58,7 +58,7 @@ def forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> tu
 
 
 FAMILY = Family(
-    "gated linear attention",
+    "gla",
     (
         LayerKind(
             name="gla",

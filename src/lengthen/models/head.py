@@ -33,6 +33,7 @@ _SOFT_CAPS = ("logits_soft_cap", "output_logit_soft_cap", "final_logit_softcappi
 _Z_LOSSES: dict[str, Callable[[Any], float]] = {
     "transformers.models.bamba.modeling_bamba.BambaForCausalLM": lambda m: m.z_loss_coefficient,
 }
+_LARGEST_LOGITS = 1e-4  # how strongly fla draws them towards 0
 
 
 def shifted(labels: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -72,17 +73,21 @@ def head_loss(
     """Cross-entropy of targets [B, T] (-100: none), over `items` tokens or, where that is None, over those counted.
 
     Where the library's model adds a z-loss, so does this: over the positions that attention_mask [B, T] calls real.
+    Likewise where it draws the largest logits towards 0 (fla's use_l2warp), which shows in the gradient alone.
     """
     flat, wanted = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
-    total = _losses(model, flat, wanted, "sum")
+    real = flat if attention_mask is None else flat[attention_mask.reshape(-1) != 0]
+    loss = _losses(model, flat, wanted, "sum")
     if items is None:
-        loss = total / (wanted != IGNORED).sum()
-    else:
-        loss = total / (items.to(total.device) if isinstance(items, Tensor) else items)
+        loss = loss / (wanted != IGNORED).sum()
+    if getattr(model.config, "use_l2warp", False):
+        drawn = _LARGEST_LOGITS / 2 * _mean_square(model, real, _largest)
+        loss = loss + (drawn - drawn.detach())
+    if items is not None:
+        loss = loss / (items.to(loss.device) if isinstance(items, Tensor) else items)
     coefficient = _of_class(model, _Z_LOSSES, 0.0)
     if coefficient > 0:
-        real = flat if attention_mask is None else flat[attention_mask.reshape(-1) != 0]
-        loss = loss + coefficient * _mean_squared_log_sum(model, real)
+        loss = loss + coefficient * _mean_square(model, real, _log_sum)
     return loss
 
 
@@ -128,9 +133,19 @@ def _losses(model: Any, hidden: Tensor, targets: Tensor, reduction: str) -> Tens
     return torch.cat(parts) if reduction == "none" else torch.stack(parts).sum()
 
 
-def _mean_squared_log_sum(model: Any, hidden: Tensor) -> Tensor:
+def _largest(logits: Tensor) -> Tensor:
+    return logits.amax(-1)
+
+
+def _log_sum(logits: Tensor) -> Tensor:
+    return logits.logsumexp(-1)
+
+
+def _mean_square(model: Any, hidden: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
+    """The mean square of a number that `of` makes of the logits at each position of hidden [N, D]."""
+
     def chunk_sum(part: Tensor) -> Tensor:
-        return _apply_head(model, part).logsumexp(-1).square().sum()
+        return of(_apply_head(model, part)).square().sum()
 
     parts = [checkpoint(chunk_sum, part, use_reentrant=False) for part in hidden.split(_CHUNK)]
     return torch.stack(parts).sum() / hidden.shape[0]
