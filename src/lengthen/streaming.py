@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from lengthen.errors import InputError
+from lengthen.models.binding import library_model, sequence_start, weights_fingerprint
 from lengthen.models.head import token_losses
-from lengthen.models.wrapping import library_model, require_wrapped, run_base, sequence_start, weights_fingerprint
+from lengthen.models.language_models import run_base
+from lengthen.models.wrapping import require_wrapped
 from lengthen.state import RecurrentState
 
 SEGMENT = 2048

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lengthen import check
-from lengthen.models import families, mamba2, wrapping
+from lengthen.models import families, forward_pass, language_models, mamba2, wrapping
 from lengthen.models.call import Marks
 from tests.conftest import tiny_mamba2
 
@@ -131,14 +131,14 @@ def test_a_state_dropped_in_training_is_caught(monkeypatch):
 
 
 def test_a_state_dropped_by_checkpointing_is_caught(monkeypatch):
-    monkeypatch.setattr(wrapping, "keep_call_in_checkpoints", lambda model: None)
+    monkeypatch.setattr(forward_pass, "keep_call_in_checkpoints", lambda model: None)
     with pytest.raises(RuntimeError, match="outside its call"):
         check(tiny_mamba2())
 
 
 def test_a_swallowed_keyword_is_caught(monkeypatch):
     monkeypatch.setattr(
-        wrapping,
+        language_models,
         "_named",
         lambda cls, library, model, args, kwargs: {k: v for k, v in kwargs.items() if k in library.parameters},
     )

@@ -7,7 +7,7 @@ from lengthen import check, stream, wrap, zero_state
 from lengthen.models.head import token_losses
 from lengthen.models.parity import _error, _state_error
 from lengthen.models.rg_lru import _bounded_sqrt
-from lengthen.models.wrapping import sequence_start
+from lengthen.models.binding import sequence_start
 from tests.models.family_properties import *  # noqa: F403
 from tests.models.family_properties import IDS, TEXT, builder, every, first
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from lengthen.models import delta_rules, lightning, mamba1, mamba2, rg_lru
+from lengthen.errors import InputError
+from lengthen.models import classic, delta_rules, gla, lightning, mamba1, mamba2, rg_lru, stateful_layer
 from lengthen.models.family import Family, LayerKind
 
 FAMILIES: tuple[Family, ...] = (
@@ -12,16 +13,40 @@ FAMILIES: tuple[Family, ...] = (
     mamba2.FAMILY,
     delta_rules.FAMILY,
     lightning.FAMILY,
+    gla.FAMILY,
     rg_lru.FAMILY,
+    classic.FAMILY,
+    stateful_layer.FAMILY,
 )
 
-KINDS: dict[str, LayerKind] = {kind.name: kind for family in FAMILIES for kind in family.kinds}
+KINDS: dict[str, LayerKind] = {}
 """Kind of layer by name."""
 
-FAMILY_OF: dict[str, str] = {kind.name: family.name for family in FAMILIES for kind in family.kinds}
+FAMILY_OF: dict[str, str] = {}
 """Family's name by the name of a kind."""
 
-_KIND_OF_CLASS = {layer: kind.name for kind in KINDS.values() for layer in kind.layers}
+_KIND_OF_CLASS: dict[str, str] = {}
+
+
+def register_family(family: Family) -> None:
+    """Lets wrap() run one more layer family, for the rest of this process.
+
+    Raises InputError where the name of a kind, or one of its layer classes, is taken.
+    """
+    for kind in family.kinds:
+        taken = [name for name in kind.layers if name in _KIND_OF_CLASS]
+        if kind.name in KINDS or taken:
+            raise InputError(
+                f"The family {family.name} cannot be registered: {taken[0] if taken else f'the kind {kind.name}'} belongs "
+                "to a family already; choose another."
+            )
+    for kind in family.kinds:
+        KINDS[kind.name], FAMILY_OF[kind.name] = kind, family.name
+        _KIND_OF_CLASS.update(dict.fromkeys(kind.layers, kind.name))
+
+
+for _family in FAMILIES:
+    register_family(_family)
 
 
 def kind_of(layer: nn.Module) -> LayerKind | None:
@@ -30,4 +55,4 @@ def kind_of(layer: nn.Module) -> LayerKind | None:
         name = _KIND_OF_CLASS.get(f"{cls.__module__}.{cls.__qualname__}")
         if name is not None:
             return KINDS[name]
-    return None
+    return stateful_layer.FAMILY.kinds[0] if isinstance(layer, stateful_layer.StatefulLayer) else None

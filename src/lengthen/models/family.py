@@ -24,7 +24,7 @@ class LayerKind:
     layers: qualified names of the library's layer classes ("package.module.Class").
     forward: (layer, x [B, T, D], state or None, marks) -> (y [B, T, D], state); pure.
     zero_state: (layer, rows, device, dtype) -> the zero state of one layer; dtype is float32 or float64.
-    specs: what each tensor of the state is; a layer need not have them all.
+    specs: what each tensor of the state is; a layer need not have them all. A function of the layer where it decides.
     returns: (layer, y) -> what the library's forward of this layer returns where y is the output; y alone unless said.
     arguments: further arguments of the library's forward that this one takes too, by name.
     """
@@ -34,9 +34,13 @@ class LayerKind:
     layers: tuple[str, ...]
     forward: Callable[..., tuple[Any, LayerState]]
     zero_state: Callable[[Any, int, torch.device, torch.dtype], LayerState]
-    specs: Mapping[str, TensorSpec]
+    specs: Mapping[str, TensorSpec] | Callable[[Any], Mapping[str, TensorSpec]]
     returns: Callable[[Any, Tensor], Any] = _output_alone
     arguments: tuple[str, ...] = ()
+
+    def specs_of(self, layer: Any) -> Mapping[str, TensorSpec]:
+        """The specs of one layer's state."""
+        return self.specs(layer) if callable(self.specs) else self.specs
 
 
 @dataclass(frozen=True)

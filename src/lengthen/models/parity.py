@@ -17,16 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from lengthen.models.attention import SequenceState
+from lengthen.models.binding import family_name, library_model, sequence_start, zero_state
 from lengthen.models.modes import checkpointing, mode, no_dropout
-from lengthen.models.wrapping import (
-    family_name,
-    is_wrapped,
-    library_model,
-    sequence_start,
-    unwrap,
-    wrap,
-    zero_state,
-)
+from lengthen.models.wrapping import is_wrapped, unwrap, wrap
 from lengthen.results import Check, CheckResult
 from lengthen.state import RecurrentState
 

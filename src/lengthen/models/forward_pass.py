@@ -1,0 +1,74 @@
+"""What every forward of a wrapped model does around its library's own part: marks checked, padding compacted, the
+state handed to the layers and collected from them.
+
+B batch, T positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from lengthen.errors import InputError
+from lengthen.models.binding import layout, state_of
+from lengthen.models.call import Call, Marks, keep_call_in_checkpoints, running
+from lengthen.models.padding import Compaction
+from lengthen.state import RecurrentState
+
+
+@dataclass(frozen=True)
+class ForwardPass:
+    """One forward of a model, from its initial state to its final one."""
+
+    target: Any
+    call: Call
+    compaction: Compaction
+
+    @staticmethod
+    def begin(
+        target: Any,
+        inputs: Tensor,
+        initial_state: RecurrentState | None,
+        reset: Tensor | None,
+        attention_mask: Tensor | None,
+    ) -> ForwardPass:
+        """For inputs [B, T, ...], a state of B rows (None: zero), reset bool [B, T], attention_mask [B, T] (1 real).
+
+        Raises InputError where these do not fit each other or the model.
+        """
+        rows, positions = inputs.shape[:2]
+        if positions == 0:
+            raise InputError("The input has no positions; give at least one token.")
+        for name, mark in (("reset", reset), ("attention_mask", attention_mask)):
+            if mark is not None and tuple(mark.shape) != (rows, positions):
+                raise InputError(
+                    f"{name} has shape {tuple(mark.shape)}, the input {rows} rows of {positions} positions."
+                )
+        if initial_state is not None:
+            initial_state.require_layout(layout(target))
+            if initial_state.rows != rows:
+                raise InputError(
+                    f"initial_state has {initial_state.rows} rows, the input {rows}; use initial_state.index."
+                )
+            if initial_state.device != inputs.device:
+                initial_state = initial_state.to(inputs.device)
+        compaction = Compaction.of(attention_mask, reset)
+        keep_call_in_checkpoints(target)
+        return ForwardPass(target, Call(initial_state, Marks(compaction.reset, compaction.lengths)), compaction)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The layers run inside see this call; nothing collected after it counts."""
+        with running(self.call):
+            yield
+        self.call.finished = True
+
+    def final_state(self) -> RecurrentState:
+        """What the layers ended with."""
+        final = state_of(self.target, self.call.final)
+        trailing = self.compaction.trailing_reset
+        return final if trailing is None else final.zero_rows(trailing)
