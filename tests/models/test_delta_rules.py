@@ -4,11 +4,13 @@ import pytest
 import torch
 
 from lengthen import check, wrap
+from lengthen.errors import InputError
 from lengthen.models import sequence_start
 from lengthen.models.parity import _error
 from tests.models.family_properties import *  # noqa: F403
 from tests.models.family_properties import IDS, MASK, builder, every, first
 
+_LARA = ["linear_attention", "sliding_attention", "full_attention", "linear_attention"]
 SHAPES = {
     "Qwen3Next": {
         "grouped heads": {},
@@ -34,6 +36,15 @@ SHAPES = {
     "OlmoHybrid": {
         "negative eigenvalues": {"linear_allow_neg_eigval": True},
         "positive eigenvalues, wide values": {"linear_allow_neg_eigval": False, "linear_value_head_dim": 12},
+    },
+    "LaraMini": {
+        "a window of five positions": {"num_hidden_layers": 4, "layer_types": _LARA, "sliding_window": 5},
+        "a window of ninety, in front, eager": {
+            "num_hidden_layers": 4,
+            "layer_types": [_LARA[1], _LARA[2], _LARA[0], _LARA[3]],
+            "sliding_window": 90,
+            "attn_implementation": "eager",
+        },
     },
     "KimiLinear": {
         "latent attention": {},
@@ -104,6 +115,18 @@ def test_gradients_reach_the_segment_before_which_the_library_s_cache_forbids(na
     model(inputs_embeds=whole).logits[:, 20:].square().mean().backward()
     assert found.abs().max() > 0
     assert _error(found, whole.grad[:, :20]) < 1e-4
+
+
+@torch.no_grad()
+def test_indexed_attention_is_left_to_the_library_and_not_carried():
+    model = builder("Qwen4Exp", {})()
+    expected = model(IDS, use_cache=False).logits
+    wrap(model)
+    assert _error(model(IDS).logits, expected) < 1e-5
+    state = model(IDS[:, :40]).final_state
+    assert _error(model(IDS[:, 40:], initial_state=state).logits, model(IDS[:, 40:]).logits) > 1e-2
+    with pytest.raises(InputError, match="indexed_attention layers"):
+        check(model)
 
 
 def test_a_stack_without_attention_runs_where_the_library_s_cache_crashes():

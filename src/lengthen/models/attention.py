@@ -6,7 +6,7 @@ A call given no state, or a RecurrentState alone, drops the cache: attention see
 0. That is what passing a state between unrelated sequences needs, so training and plain calls do it. A SequenceState
 is a RecurrentState that also holds the cache of the very sequence it belongs to: a call given one carries it, so that
 attention sees the sequence from its start, at positions that continue, and returns another. streaming and the parity
-gate begin with one (wrapping.sequence_start). Where attention sees no further back than a window, its cache holds no
+gate begin with one (binding.sequence_start). Where attention sees no further back than a window, its cache holds no
 more than that, so that memory stays flat. Keeping the cache beside the state and not in it means that whatever
 mixes or makes states (noise, averages, banks, files) cannot take keys and values along.
 """
@@ -25,8 +25,9 @@ from lengthen.errors import InputError
 from lengthen.models.call import Marks
 from lengthen.state import RecurrentState
 
-_ONE_MASK = ("full_attention", "hybrid", "linear_attention", "mlp", "moe")
-"""Kinds of layers (config.layer_types) for which one causal mask is right; windows and chunks need their own."""
+_WITHOUT_ATTENTION = frozenset({"linear_attention", "mlp", "moe"})
+_ALL_BEFORE = frozenset({"full_attention", "hybrid"})
+"""Kinds of layers (config.layer_types) whose attention sees all before it."""
 
 
 @dataclass(frozen=True)
@@ -174,16 +175,26 @@ def attention_arguments(
     """
     if before is None and marks.reset is None:
         return {}
-    window = _window(model)
+    windows = _windows(model)
     past = AttentionCache.empty(rows, device) if before is None else before
-    seen = _visible(past, marks.reset, positions, window)
-    if model.config._attn_implementation == "eager":
+
+    def mask(window: int | None) -> Tensor:
+        seen = _visible(past, marks.reset, positions, window)
+        if model.config._attn_implementation != "eager":
+            return seen
         lowest = torch.finfo(model.dtype).min
-        mask = torch.zeros(seen.shape, dtype=model.dtype, device=device).masked_fill(~seen, lowest)
+        return torch.zeros(seen.shape, dtype=model.dtype, device=device).masked_fill(~seen, lowest)
+
+    masks = {window: mask(window) for window in windows.values()}
+    found: dict[str, Any] = {"position_ids": _positions(past, marks.reset, positions)}
+    if len(masks) == 1:
+        found["attention_mask"] = next(iter(masks.values()))
     else:
-        mask = seen
-    found = {"attention_mask": mask, "position_ids": _positions(past, marks.reset, positions)}
-    return found if before is None else found | {"cache": GrowingCache(before, window)}
+        found["attention_mask"] = dict.fromkeys(_WITHOUT_ATTENTION) | {k: masks[w] for k, w in windows.items()}
+    if before is not None:
+        longest = None if None in masks else max(filter(None, masks))
+        found["cache"] = GrowingCache(before, longest)
+    return found
 
 
 def _positions(past: AttentionCache, reset: Tensor | None, positions: int) -> Tensor:
@@ -219,22 +230,21 @@ def _last_reset(reset: Tensor) -> Tensor:
     return torch.where(reset, here, -1).cummax(1).values
 
 
-def _window(model: Any) -> int | None:
-    """How many positions the model's attention sees, its own included; None for all before it."""
-    how = model.config._attn_implementation
+def _windows(model: Any) -> dict[str, int | None]:
+    """How many positions attention sees, its own included, None for all before it; by kind of layer."""
+    how, config = model.config._attn_implementation, model.config.get_text_config()
     if how not in ("eager", "sdpa"):
         raise InputError(
             f"{type(model).__name__} runs its attention with {how}, which takes no mask for carried caches or resets; "
             "load it with attn_implementation='sdpa'."
         )
-    config = model.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ())
-    if kinds - {"linear_attention"} == {"sliding_attention"}:
-        return config.sliding_window
-    other = sorted(kinds.difference(_ONE_MASK))
+    kinds = set(getattr(config, "layer_types", None) or _ALL_BEFORE) - _WITHOUT_ATTENTION
+    other = sorted(kinds - _ALL_BEFORE - {"sliding_attention"})
+    if not other and "sliding_attention" not in kinds and getattr(config, "sliding_window", None) is not None:
+        other = [f"windows of {config.sliding_window} positions in its {min(kinds)}"]
     if other:
         raise InputError(
             f"{type(model).__name__} has {other[0]} layers, whose masks lengthen cannot build; its attention can neither "
             "be reset nor carried, so run it without reset and without streaming."
         )
-    return None
+    return {kind: config.sliding_window if kind == "sliding_attention" else None for kind in kinds}
