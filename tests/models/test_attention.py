@@ -139,16 +139,18 @@ def test_a_cache_is_not_dropped_by_checkpointing_without_a_word(model):
     model(A, initial_state=zero_state(model, 3))
 
 
-def test_attention_that_takes_no_mask_is_refused(monkeypatch):
+def test_attention_that_takes_no_mask_is_refused():
     model = wrap(builder("Bamba", {})())
     reset = torch.zeros_like(A, dtype=torch.bool)
     model.config._attn_implementation = "flash_attention_2"
     with pytest.raises(InputError, match="flash_attention_2"):
         model(A, reset=reset)
-    model.config._attn_implementation = "sdpa"
-    monkeypatch.setattr(attention, "_ONE_MASK", ("linear_attention",))
-    with pytest.raises(InputError, match="full_attention layers"):
-        model(A, reset=reset)
+    for model, said in (
+        (builder("Qwen4Exp", {}), "indexed_attention layers"),
+        (builder("MiniMax", {"sliding_window": 16}), "windows of 16 positions in its full_attention layers"),
+    ):
+        with pytest.raises(InputError, match=said):
+            wrap(model())(A, reset=reset)
 
 
 def failed(model):
