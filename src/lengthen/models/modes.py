@@ -41,6 +41,7 @@ def checkpointing(library: Any) -> Iterator[None]:
 def no_dropout(model: nn.Module) -> Iterator[None]:
     """No dropout in layers or attention, and back to what it was."""
     rates: list[tuple[nn.Module, str]] = [(m, "p") for m in model.modules() if isinstance(m, nn.Dropout)]
+    rates += [(m, "dropout") for m in model.modules() if isinstance(m, nn.RNNBase)]
     rates += [(m, "attention_dropout") for m in model.modules() if "attention_dropout" in m.__dict__]
     before = [(module, name, getattr(module, name)) for module, name in rates]
     for module, name, _ in before:

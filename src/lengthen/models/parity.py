@@ -16,9 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lengthen.errors import InputError
 from lengthen.models.attention import SequenceState
-from lengthen.models.binding import family_name, library_model, sequence_start, zero_state
+from lengthen.models.binding import family_name, is_language_model, library_model, sequence_start, zero_state
 from lengthen.models.modes import checkpointing, mode, no_dropout
+from lengthen.models.plain_modules import ModuleOutput, require_predictions
 from lengthen.models.wrapping import is_wrapped, unwrap, wrap
 from lengthen.results import Check, CheckResult
 from lengthen.state import RecurrentState
@@ -27,15 +29,19 @@ POSITIONS = 273
 SEGMENTS = (1, 7, 64, 129)
 
 
-def check(model: nn.Module, *, seed: int = 0, short: bool = False, name: str | None = None) -> CheckResult:
+def check(
+    model: nn.Module, *, inputs: Tensor | None = None, seed: int = 0, short: bool = False, name: str | None = None
+) -> CheckResult:
     """Every parity check on a wrapped model (or a library model, which is wrapped for the time of the check).
 
+    inputs: for a module that is no language model, an example [B, T, ...] of what it reads: the checks draw their own,
+    ids below its largest or frames of its mean and spread.
     short: only what decides whether the state is carried (segments, token by token, from a random state).
     """
     wrapped_here = not is_wrapped(model)
     wrap(model)
     try:
-        probe = _Probe(model, seed)
+        probe = _Probe(model, seed, inputs)
         with mode(model, training=False):
             checks = [probe.segments(), probe.token_by_token(), probe.random_state()]
             if not short:
@@ -53,7 +59,8 @@ def check(model: nn.Module, *, seed: int = 0, short: bool = False, name: str | N
             if getattr(library_model(model), "supports_gradient_checkpointing", False):
                 checks.append(probe.gradient_checkpointing())
             checks.append(probe.keywords())
-        title = name or getattr(library_model(model).config, "_name_or_path", "") or type(library_model(model)).__name__
+        library = library_model(model)
+        title = name or getattr(getattr(library, "config", None), "_name_or_path", "") or type(library).__name__
         return CheckResult(title, family_name(model), all(c.passed for c in checks), checks)
     finally:
         if wrapped_here:
@@ -63,14 +70,14 @@ def check(model: nn.Module, *, seed: int = 0, short: bool = False, name: str | N
 class _Probe:
     """Random tokens for one model, one run over them, and the checks."""
 
-    def __init__(self, model: nn.Module, seed: int) -> None:
+    def __init__(self, model: nn.Module, seed: int, example: Tensor | None = None) -> None:
         self.model = model
         self.library: Any = library_model(model)
         parameter = next(model.parameters())
         self.device, self.weights_dtype = parameter.device, parameter.dtype
         self.generator = torch.Generator().manual_seed(seed)
-        vocabulary = self.library.config.get_text_config().vocab_size
-        self.tokens = torch.randint(vocabulary, (2, POSITIONS), generator=self.generator).to(self.device)
+        self.tokens = self._inputs(example).to(self.device)
+        self.ones = torch.ones(self.tokens.shape[:2], dtype=torch.long, device=self.device)
         self.hybrid = isinstance(sequence_start(model, 1, "meta"), SequenceState)
         # float32 sums in another order differ by about sqrt(width) * 1e-7 of the logits' size; bf16 by its 8 bits. In
         # float64 the libraries' attention and routers still work in float32, so that its roundings differ by 6e-8.
@@ -81,10 +88,28 @@ class _Probe:
             self.random = self._random_state(2)
             self.from_random, self.final_from_random = self.run(self.tokens, self.random)
 
+    def _inputs(self, example: Tensor | None) -> Tensor:
+        """Random inputs of two rows: tokens [2, T], or frames [2, T, ...] like the example's."""
+        if is_language_model(self.model):
+            vocabulary = self.library.config.get_text_config().vocab_size
+            return torch.randint(vocabulary, (2, POSITIONS), generator=self.generator)
+        if example is None or example.dim() < 2:
+            raise InputError(
+                f"What {type(self.library).__name__} reads is not known; give check an example of it as inputs, a tensor "
+                "[rows, positions, ...]."
+            )
+        shape = (2, POSITIONS, *example.shape[2:])
+        if not example.is_floating_point():
+            return torch.randint(int(example.max()) + 1, shape, generator=self.generator)
+        drawn = torch.randn(shape, generator=self.generator) * float(example.std()) + float(example.mean())
+        return drawn.to(self.weights_dtype)
+
     def run(self, tokens: Tensor, state: RecurrentState | None = None, **more: Any) -> tuple[Tensor, RecurrentState]:
         if state is None and self.hybrid:
             state = sequence_start(self.model, tokens.shape[0], self.device)
         output = self.model(input_ids=tokens, initial_state=state, **more)
+        if isinstance(output, ModuleOutput):
+            return require_predictions(self.library, output.predictions), output.final_state
         return output[0] if "logits" not in output else output.logits, output.final_state
 
     def _random_state(self, rows: int) -> RecurrentState:
@@ -101,7 +126,7 @@ class _Probe:
         drawn = zero_state(self.model, rows, self.device).map_named(draw)
         if not self.hybrid:
             return drawn
-        mask = torch.ones_like(self.tokens[:, :11])
+        mask = torch.ones_like(self.ones[:, :11])
         mask[0, 5:] = 0
         with torch.no_grad():
             _, seen = self.run(self.tokens[:, -11:], attention_mask=mask)
@@ -173,11 +198,9 @@ class _Probe:
 
     def padding(self, side: str) -> Check:
         pad = 13
-        blank = torch.zeros_like(self.tokens[:, :pad])
-        parts = [blank, self.tokens] if side == "left" else [self.tokens, blank]
-        mask = torch.cat([torch.ones_like(p) if p is self.tokens else torch.zeros_like(p) for p in parts], 1)
+        padded, mask = (_padded(x, pad, 0) if side == "left" else _padded(x, 0, pad) for x in (self.tokens, self.ones))
         with torch.no_grad():
-            logits, final = self.run(torch.cat(parts, 1), self.random, attention_mask=mask)
+            logits, final = self.run(padded, self.random, attention_mask=mask)
         real = logits[:, pad:] if side == "left" else logits[:, :-pad]
         error = max(_error(real, self.from_random), self._final_error(final, self.final_from_random))
         return self._check(
@@ -186,7 +209,7 @@ class _Probe:
 
     def identity(self) -> Check:
         with torch.no_grad():
-            mask = torch.ones_like(self.tokens[:, :9])
+            mask = torch.ones_like(self.ones[:, :9])
             mask[0] = 0
             _, final = self.run(self.tokens[:, :9], self.random, attention_mask=mask)
         same = all(
@@ -205,10 +228,10 @@ class _Probe:
     def packing(self, pad: int = 0) -> Check:
         """pad: so many positions of padding in front of and behind every row."""
         cut = 70
-        reset = torch.zeros_like(self.tokens, dtype=torch.bool)
+        reset = torch.zeros_like(self.ones, dtype=torch.bool)
         reset[:, cut] = True
         reset[0, cut + 1] = True
-        padded = [torch.nn.functional.pad(x, (pad, pad)) for x in (self.tokens, torch.ones_like(self.tokens), reset)]
+        padded = [_padded(x, pad, pad) for x in (self.tokens, self.ones, reset)]
         with torch.no_grad():
             logits, final = self.run(padded[0], self.random, attention_mask=padded[1] if pad else None, reset=padded[2])
             logits = logits[:, pad : pad + POSITIONS]
@@ -223,7 +246,7 @@ class _Probe:
         return self._check(name, error, "If a reset lets anything through, packed documents leak into each other.")
 
     def reset_at_zero(self) -> Check:
-        reset = torch.zeros_like(self.tokens, dtype=torch.bool)
+        reset = torch.zeros_like(self.ones, dtype=torch.bool)
         reset[:, 0] = True
         with torch.no_grad():
             logits, final = self.run(self.tokens, self.random, reset=reset)
@@ -267,7 +290,9 @@ class _Probe:
 
     def causal(self) -> Check:
         changed = self.tokens.clone()
-        changed[:, -1] = (changed[:, -1] + 1) % int(self.tokens.max() + 1)
+        changed[:, -1] = changed[:, -1] + 1
+        if not changed.is_floating_point():
+            changed[:, -1] %= int(self.tokens.max() + 1)
         with torch.no_grad():
             logits, _ = self.run(changed)
         return self._check(
@@ -282,7 +307,8 @@ class _Probe:
         Half precision drowns the difference, so its weights are checked as a float32 copy.
         """
         if self.weights_dtype in (torch.bfloat16, torch.float16):
-            return _Probe(copy.deepcopy(self.model).float(), 0).gradient_into_state()
+            example = self.tokens.float() if self.tokens.is_floating_point() else self.tokens
+            return _Probe(copy.deepcopy(self.model).float(), 0, example).gradient_into_state()
         tolerance = 2e-2
         with mode(self.model, training=False):
             # An expert chosen otherwise within the step spoils a difference: a mixture gets another state then.
@@ -399,6 +425,12 @@ class _Probe:
 
     def _check(self, name: str, error: float, meaning: str) -> Check:
         return Check(name, error <= self.tolerance, error, self.tolerance, meaning)
+
+
+def _padded(x: Tensor, left: int, right: int) -> Tensor:
+    """x [B, T, ...] with zeros in front of and behind its positions."""
+    parts = [x.new_zeros(x.shape[0], left, *x.shape[2:]), x, x.new_zeros(x.shape[0], right, *x.shape[2:])]
+    return torch.cat(parts, 1)
 
 
 def _moved(directions: Iterator[Tensor], step: float, t: Tensor, _: Any) -> Tensor:

@@ -120,11 +120,7 @@ def prediction_losses(module: nn.Module, predictions: Tensor | None, targets: Te
     [B, T] (-100: none) mean cross-entropy of predictions [B, T, V], and float ones [B, T, ...] the squared error of
     predictions of the same shape, the mean over features. Raises InputError where shapes do not fit.
     """
-    if predictions is None:
-        raise InputError(
-            f"The forward of {type(module).__name__} returned no predictions that a loss could be taken of; let it return "
-            "a tensor [rows, positions, ...], first in a tuple, or as `predictions` or `logits`."
-        )
+    predictions = require_predictions(module, predictions)
     own = getattr(library_model(module), "position_losses", None)
     if own is not None:
         losses = own(predictions, targets)
@@ -145,6 +141,16 @@ def prediction_losses(module: nn.Module, predictions: Tensor | None, targets: Te
             f"{targets.shape[1]} positions; let it give the loss of each."
         )
     return losses
+
+
+def require_predictions(module: nn.Module, predictions: Tensor | None) -> Tensor:
+    """The predictions; an InputError where a module's forward returned none."""
+    if predictions is None:
+        raise InputError(
+            f"The forward of {type(module).__name__} returned no predictions that could be judged; let it return a tensor "
+            "[rows, positions, ...], first in a tuple, or as `predictions` or `logits`."
+        )
+    return predictions
 
 
 def loss_name(module: nn.Module, targets: Tensor) -> str:
