@@ -46,6 +46,21 @@ SHAPES = {
             "attn_implementation": "eager",
         },
     },
+    "Zamba": {
+        "two heads": {},
+        "four heads, attention first, biases, gelu, narrow convolution, tied, eager": {
+            "n_mamba_heads": 4,
+            "layers_block_type": ["hybrid", "linear_attention", "hybrid", "linear_attention"],
+            "num_key_value_heads": 2,
+            "mamba_proj_bias": True,
+            "hidden_mamba_act": "gelu",
+            "mamba_d_conv": 2,
+            "mamba_d_state": 5,
+            "mamba_dt_rank": 3,
+            "tie_word_embeddings": True,
+            "attn_implementation": "eager",
+        },
+    },
 }
 
 

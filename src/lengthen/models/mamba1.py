@@ -3,12 +3,14 @@
 B batch, T positions, D channels, N state per channel, R rank of the step, W convolution width. State: recurrent
 [B, D, N], window [B, D, W - 1] (inputs of the convolution).
 
-One function for every library layer of the family: those with norms on step, write and read have them as attributes.
+One function for every library layer of the kind: those with norms on step, write and read have them as attributes.
+A second kind is Zamba's layer (arXiv 2405.16712), whose channels fall into H heads of P, each with its own step, write
+and read. Its recurrent state is [B, H, N, P].
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +23,7 @@ from lengthen.models.plain import is_plain_linear
 from lengthen.state import LayerState, TensorSpec
 
 SPECS = {"recurrent": TensorSpec("recurrent"), "window": TensorSpec("window")}
+HEADS_SPECS = {"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")}
 
 
 def zero_state(layer: Any, rows: int, device: torch.device, dtype: torch.dtype) -> LayerState:
@@ -34,7 +37,64 @@ def forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> tu
     """One layer over one segment: x [B, T, hidden] -> (y [B, T, hidden], final state)."""
     state = state or {}
     mixed, gate = layer.in_proj(x).chunk(2, dim=-1)
+    mixed, window = _convolved(layer, mixed, state, marks)
+    sizes = [layer.time_step_rank, layer.ssm_state_size, layer.ssm_state_size]
+    step, write, read = layer.x_proj(mixed).split(sizes, dim=-1)
+    if hasattr(layer, "dt_layernorm"):
+        step, write, read = layer.dt_layernorm(step), layer.b_layernorm(write), layer.c_layernorm(read)
+    dt, bias = _step(layer.dt_proj, step)
+    scan = _Scan(mixed, gate, dt, bias, layer.A_log, write, read, layer.D)
+    y, recurrent = _scanned(scan, state.get("recurrent"), marks)
+    return layer.out_proj(y.to(x.dtype)), {"recurrent": recurrent, "window": window}
 
+
+# -- layers with heads -------------------------------------------------------------------------------------------------
+
+
+def heads_zero_state(layer: Any, rows: int, device: torch.device, dtype: torch.dtype) -> LayerState:
+    """The state before the first token of a layer with heads: zeros."""
+    shape = (rows, layer.n_mamba_heads, layer.ssm_state_size, layer.mamba_head_dim)
+    window = torch.zeros(rows, layer.intermediate_size, layer.conv_kernel_size - 1, device=device, dtype=dtype)
+    return {"recurrent": torch.zeros(shape, device=device, dtype=dtype), "window": window}
+
+
+def heads_forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> tuple[Tensor, LayerState]:
+    """One layer with heads over one segment: x [B, T, hidden] -> (y [B, T, hidden], final state)."""
+    state = state or {}
+    mixed, gate = layer.in_proj(x).unflatten(-1, (-1, 2)).unbind(-1)
+    mixed, window = _convolved(layer, mixed, state, marks)
+    before = state["recurrent"].mT.unbind(1) if state else [None] * layer.n_mamba_heads
+    sizes = [layer.time_step_rank, layer.ssm_state_size, layer.ssm_state_size]
+    outputs, finals = [], []
+    for head, (part, gates) in enumerate(zip(*(t.chunk(layer.n_mamba_heads, -1) for t in (mixed, gate)), strict=True)):
+        step, write, read = F.linear(part, layer.x_proj_weight[head]).split(sizes, dim=-1)
+        dt, bias = F.linear(step, layer.dt_proj_weight[head]), layer.dt_proj_bias[head]
+        scan = _Scan(part, gates, dt, bias, layer.A_log[head], write, read, layer.D[head])
+        y, recurrent = _scanned(scan, before[head], marks)
+        outputs.append(y)
+        finals.append(recurrent.mT)
+    y = torch.cat(outputs, -1)
+    return layer.out_proj(y.to(x.dtype)), {"recurrent": torch.stack(finals, 1), "window": window}
+
+
+# -- both --------------------------------------------------------------------------------------------------------------
+
+
+class _Scan(NamedTuple):
+    """What the recurrence reads; D: of one head, where there are heads."""
+
+    x: Tensor  # [B, T, D]
+    gate: Tensor  # [B, T, D]
+    dt: Tensor  # [B, T, D], before bias and softplus
+    bias: Tensor | None  # [D]
+    log_rate: Tensor  # [D, N]
+    write: Tensor  # [B, T, N]
+    read: Tensor  # [B, T, N]
+    skip: Tensor  # [D]
+
+
+def _convolved(layer: Any, mixed: Tensor, state: LayerState, marks: Marks) -> tuple[Tensor, Tensor]:
+    """The convolution's output [B, T, D] and its final window."""
     silu = layer.activation in ("silu", "swish")
     mixed, window = short_conv(
         mixed,
@@ -45,33 +105,28 @@ def forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> tu
         lengths=marks.lengths,
         activation="silu" if silu else None,
     )
-    if not silu:
-        mixed = layer.act(mixed)
+    return mixed if silu else layer.act(mixed), window
 
-    sizes = [layer.time_step_rank, layer.ssm_state_size, layer.ssm_state_size]
-    step, write, read = layer.x_proj(mixed).split(sizes, dim=-1)
-    if hasattr(layer, "dt_layernorm"):
-        step, write, read = layer.dt_layernorm(step), layer.b_layernorm(write), layer.c_layernorm(read)
-    dt, bias = _step(layer.dt_proj, step)
-    real = marks.real(x.shape[1])
+
+def _scanned(scan: _Scan, initial_state: Tensor | None, marks: Marks) -> tuple[Tensor, Tensor]:
+    """The gated output [B, T, D] and the final state [B, D, N]."""
+    dt, real = scan.dt, marks.real(scan.dt.shape[1])
     if real is not None:  # a step of softplus(-inf) = 0 keeps the state
         dt = dt.masked_fill(~real[..., None], float("-inf"))
-
-    precise = torch.promote_types(layer.A_log.dtype, torch.float32)
-    y, recurrent = selective_scan(
-        mixed,
+    precise = torch.promote_types(scan.log_rate.dtype, torch.float32)
+    return selective_scan(
+        scan.x,
         dt,
-        -torch.exp(layer.A_log.to(precise)),
-        write,
-        read,
-        skip=layer.D,
-        gate=gate,
-        dt_bias=bias,
+        -torch.exp(scan.log_rate.to(precise)),
+        scan.write,
+        scan.read,
+        skip=scan.skip,
+        gate=scan.gate,
+        dt_bias=scan.bias,
         dt_softplus=True,
         reset=marks.reset,
-        initial_state=state.get("recurrent"),
+        initial_state=initial_state,
     )
-    return layer.out_proj(y.to(x.dtype)), {"recurrent": recurrent, "window": window}
 
 
 def _step(projection: Any, step: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -98,6 +153,14 @@ FAMILY = Family(
             forward=forward,
             zero_state=zero_state,
             specs=SPECS,
+        ),
+        LayerKind(
+            name="mamba1_heads",
+            kernel="selective_scan",
+            layers=("transformers.models.zamba.modeling_zamba.ZambaMambaMixer",),
+            forward=heads_forward,
+            zero_state=heads_zero_state,
+            specs=HEADS_SPECS,
         ),
     ),
 )
