@@ -117,6 +117,22 @@ def test_three_kills_change_nothing(tmp_path, plays, uninterrupted):
     kill_and_resume(tmp_path / "run", plays, uninterrupted, random.Random(0), kills=3)
 
 
+def test_a_checkpoint_without_its_marker_counts_as_not_there(tmp_path, plays, trained, monkeypatch):
+    from lengthen.training import checkpoints
+
+    def killed(path, text):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def work():
+        monkeypatch.setattr(checkpoints, "write_text", killed)
+        train(tmp_path / "run", plays[0], steps=4, save_steps=2)
+
+    assert in_child(work)[0] == -signal.SIGKILL
+    assert (tmp_path / "run" / "checkpoint-2").exists() and not checkpoints_in(tmp_path / "run")
+    train(tmp_path / "run", plays[0], resume=True, steps=4, save_steps=2)
+    assert_same(remains(tmp_path / "run"), remains(trained))
+
+
 @pytest.mark.acceptance
 @pytest.mark.parametrize("seed", range(20))
 def test_a_kill_at_any_moment_changes_nothing(tmp_path, plays, uninterrupted, seed):

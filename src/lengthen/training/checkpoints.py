@@ -45,8 +45,10 @@ def begin(folder: Path) -> Path:
 
 
 def clear(folder: Path) -> None:
-    """Removes what interrupted runs left half-written: the temporary place, and folders without a marker."""
+    """Removes what interrupted runs left half-written: temporary places and files, and folders without a marker."""
     shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+    for path in folder.rglob(".*.tmp"):
+        path.unlink(missing_ok=True)
     for path in folder.glob(f"{PREFIX}*"):
         if step_of(path) is not None and not (path / MARKER).is_file():
             shutil.rmtree(path, ignore_errors=True)

@@ -57,7 +57,7 @@ class ResumableTrainer(Trainer):
     def seconds(self) -> float:
         return self._earlier_seconds + time.perf_counter() - self._began
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """Trains to the end.
 
         resume_from_checkpoint: a checkpoint's folder, or True for the last one in output_dir (a fresh start where there
@@ -70,9 +70,9 @@ class ResumableTrainer(Trainer):
             checkpoint = first_decides(lambda: self._checkpoint_for(asked) if asked else None)
         self._began = time.perf_counter()
         if checkpoint is None:
-            return super().train(None, **kwargs)
+            return super().train(None, *args, **kwargs)
         self._restore(checkpoint)
-        return super().train(str(checkpoint), **kwargs)
+        return super().train(str(checkpoint), *args, **kwargs)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -150,6 +150,7 @@ class ResumableTrainer(Trainer):
 
     def _describe_run(self) -> dict[str, Any]:
         """What must be the same for a checkpoint to go on from, as JSON has it."""
+        assert self.model is not None
         settings = {name: getattr(self.args, name) for name in IDENTITY}
         described = {
             "model": weights_fingerprint(self.model),
