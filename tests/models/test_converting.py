@@ -22,7 +22,7 @@ CASES = {
     "mamba1 untied, odd sizes, biases": (
         config(
             FIRST,
-            {"dt_rank": 3, "d_state": 5, "d_conv": 3, "bias": True, "conv_bias": False, "expand": 3},
+            {"dt_rank": 3, "d_state": 5, "d_conv": 3, "bias": True, "conv_bias": False, "expand": 3, "dt_scale": 2.0},
             tie_embeddings=False,
         ),
         torch.float32,
@@ -70,17 +70,17 @@ def test_a_mamba_ssm_checkpoint_is_loaded_as_it_is_defined(case, tmp_path):
 
 
 def test_a_round_trip_changes_no_bit(case, tmp_path):
-    source, _, weights = case
+    source, settings, weights = case
     there = convert(source, tmp_path / "transformers")
     back = convert(tmp_path / "transformers", tmp_path / "back", to="mamba_ssm")
     assert there.largest_logit_difference <= 1e-5 and back.largest_logit_difference <= 1e-5
-    assert_same(stored(tmp_path / "back"), weights)
     convert(tmp_path / "back", tmp_path / "fla", to="fla")
     convert(tmp_path / "fla", tmp_path / "again", to="mamba_ssm")
-    assert_same(stored(tmp_path / "again"), weights)
-    assert json.loads((tmp_path / "again/config.json").read_text()) == json.loads(
-        (tmp_path / "back/config.json").read_text()
-    )
+    for name in ("back", "again"):
+        assert_same(stored(tmp_path / name), weights)
+        mixer = json.loads((tmp_path / name / "config.json").read_text())["ssm_cfg"]
+        asked = {"layer": "Mamba1"} | {key: value for key, value in settings["ssm_cfg"].items() if key != "d_ssm"}
+        assert mixer | asked == mixer and mixer.keys() - asked.keys() <= {"dt_rank"}
 
 
 def test_transformers_loads_what_was_written(case, tmp_path):
@@ -123,6 +123,16 @@ def test_tensors_of_two_dtypes_keep_theirs_and_lose_nothing_in_transformers(tmp_
     assert torch.isfinite(mixed(TOKENS[None]).logits).all()
 
 
+def test_a_head_that_only_shares_memory_is_written_in_full(tmp_path):
+    settings = config(SECOND, tie_embeddings=False)
+    weights = random_weights(SECOND)
+    assert weights["lm_head.weight"] is weights["backbone.embedding.weight"]
+    convert(write(tmp_path / "source", settings, weights), tmp_path / "out")
+    written = stored(tmp_path / "out")
+    assert torch.equal(written["lm_head.weight"], weights["lm_head.weight"])
+    assert not read_checkpoint(tmp_path / "out").config.tie_word_embeddings
+
+
 def test_a_loaded_checkpoint_trains_and_is_saved_for_transformers(tmp_path):
     model = load(write(tmp_path / "source", config(SECOND), random_weights(SECOND))).train()
     model(TOKENS[None], labels=TOKENS[None]).loss.backward()
@@ -135,12 +145,10 @@ def test_a_loaded_checkpoint_trains_and_is_saved_for_transformers(tmp_path):
 def test_fla_and_lengthen_read_each_other(tmp_path):
     """fla's import takes over the automatic classes of its process, so that it runs in one of its own."""
     pytest.importorskip("fla")
-    write(
-        tmp_path / "one",
-        CASES["mamba1 untied, odd sizes, biases"][0],
-        random_weights(CASES["mamba1 untied, odd sizes, biases"][0]),
-    )
-    tiny_mamba2(n_groups=2, time_step_limit=(0.01, 0.05)).save_pretrained(tmp_path / "two")
+    settings = CASES["mamba1 untied, odd sizes, biases"][0]
+    write(tmp_path / "one", settings, random_weights(settings))
+    limits = {"time_step_limit": (0.01, 0.05), "time_step_min": 0.002, "time_step_floor": 1e-5}
+    tiny_mamba2(n_groups=2, **limits).save_pretrained(tmp_path / "two")
     convert(tmp_path / "one", tmp_path / "fla-one", to="fla")
     convert(tmp_path / "two", tmp_path / "fla-two", to="fla")
     script = """
@@ -155,7 +163,7 @@ for name, kind in (("one", MambaForCausalLM), ("two", Mamba2ForCausalLM)):
     ours = read_checkpoint(__import__("pathlib").Path(folder, f"fla-{name}"))
     assert all(torch.equal(tensor, model.state_dict()[key]) for key, tensor in ours.tensors.items())
     model.save_pretrained(f"{folder}/saved-{name}")
-    assert model.config.dt_min == ours.config.time_step_min
+assert model.config.dt_min == 0.002 and model.config.dt_init_floor == 1e-5
 assert model.config.dt_limit == [0.01, 0.05] and model.config.n_groups == 2
 assert model.backbone.layers[0].mixer.dt_limit == [0.01, 0.05]
 assert type(lengthen.load(f"{folder}/two")).__module__.startswith("transformers.")

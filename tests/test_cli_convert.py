@@ -1,0 +1,55 @@
+"""lengthen convert as a user types it: what it prints, what it writes, and one sentence for what it refuses."""
+
+import json
+
+import pytest
+import torch
+
+from tests.conftest import tiny_mamba2
+from tests.test_cli import run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    tiny_mamba2(n_groups=2).save_pretrained(folder)
+    return folder
+
+
+def test_there_and_back(capsys, model, tmp_path):
+    code, out, err = run(capsys, "convert", model, tmp_path / "other", "--to", "mamba_ssm", "--json")
+    found = json.loads(out)
+    assert code == 0 and err == "" and found["largest_logit_difference"] <= 1e-5
+    assert found["source_format"] == "transformers" and found["destination_format"] == "mamba_ssm"
+    assert "lm_head.weight" in torch.load(tmp_path / "other/pytorch_model.bin", weights_only=True)
+    code, out, err = run(capsys, "convert", tmp_path / "other", tmp_path / "back")
+    assert code == 0 and err == "" and "Largest difference of logits over 64 tokens: " in out
+    assert (tmp_path / "back/model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+
+
+def test_a_mamba_ssm_directory_passes_the_check(capsys, model, tmp_path):
+    assert run(capsys, "convert", model, tmp_path / "other", "--to", "mamba_ssm")[0] == 0
+    code, out, err = run(capsys, "check", tmp_path / "other", "--json")
+    assert code == 0 and json.loads(out)["family"] == "mamba2" and err == ""
+
+
+def test_what_is_refused(capsys, model, tmp_path):
+    assert run(capsys, "convert", model, tmp_path / "other", "--to", "fla")[0] == 0
+    refused = [
+        ([model, tmp_path / "other", "--to", "fla"], "exists already"),
+        ([model, tmp_path / "new"], "already"),
+        ([model, tmp_path / "new", "--to", "jax"], "jax"),
+        ([tmp_path / "nothing", tmp_path / "new"], "does not exist"),
+        ([model], "destination"),
+    ]
+    for arguments, reason in refused:
+        code, out, err = run(capsys, "convert", *arguments)
+        assert code == 2 and out == "" and reason in err.lower() and err.count("\n") == 1, err
+    assert run(capsys, "convert", model, tmp_path / "other", "--to", "mamba_ssm", "--overwrite")[0] == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["other"]
+
+
+def test_a_file_in_the_way_of_the_destination(capsys, model, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = run(capsys, "convert", model, tmp_path / "file/other", "--to", "fla")
+    assert code == 2 and "cannot be written" in err and err.count("\n") == 1
