@@ -157,6 +157,46 @@ class Remembrance(Result):
 
 
 @dataclass(frozen=True)
+class HeadDrift(Result):
+    """How far a head's states before input `position` lie from any that training shows (distance, in standard deviations
+    of those), and how far states from within the training context may lie by chance (limit)."""
+
+    position: int
+    layer: str
+    tensor: str
+    head: int
+    distance: float
+    limit: float
+    outside: bool
+
+
+@dataclass(frozen=True)
+class Forgetting(Result):
+    """After how many tokens what a head holds has decayed to 1/e; None where it does not within a usable measure.
+    stderr is over n sequences."""
+
+    layer: str
+    tensor: str
+    head: int
+    tokens: float | None
+    stderr: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Drift(Result):
+    """Where the recurrent state leaves what training shows. level: the chance that states from within the training
+    context have any head outside; windows: how many training windows say what it shows, draws: how many groups of n
+    states the limits rest on."""
+
+    level: float
+    windows: int
+    draws: int
+    n: int
+    heads: list[HeadDrift]
+
+
+@dataclass(frozen=True)
 class Diagnosis(Result):
     """How far a model generalises: position-wise loss against own_reset, break point, verdict."""
 

@@ -1,0 +1,169 @@
+"""Where the recurrent state leaves what training shows: a distance per head, with limits that chance rarely exceeds.
+
+n sequences, W windows, P positions of a window, H heads over all layers and tensors, F features of a head's state.
+
+Training shows the states at positions up to T of windows from zero. A group of n states, one a sequence, is compared
+head by head with those at each of P such positions: the distance is the Wasserstein-1 distance of a feature in standard
+deviations, the largest of the features, at the position that is nearest. Groups drawn from windows held out say what
+chance gives: the limits are set so that a group from within the training context has any head beyond its limit with
+probability LEVEL at most (a conformal rank over groups of the largest head).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from lengthen.errors import InputError
+from lengthen.results import Drift, HeadDrift
+from lengthen.state import RecurrentState
+from lengthen.streaming import Progress, Tokens, stream
+
+LEVEL = 0.01
+"""Low, since limits from windows that share documents are a little too narrow."""
+DRAWS = 200
+WINDOWS = 512
+FEWEST_WINDOWS = 64
+PLACES = 32
+ROWS = 64
+"""Windows that run side by side at most, unless there are more sequences."""
+FEATURES = ("mean", "std", "largest")
+
+Head = tuple[str, str, int]
+"""Layer, tensor and head."""
+Features = NDArray[np.float64]
+
+
+def head_features(state: RecurrentState) -> tuple[list[Head], Features]:
+    """The heads of a state and their features [rows, H, F]."""
+    heads: list[Head] = []
+    found = []
+    for layer, named in state.statistics().items():
+        for tensor, statistics in named.items():
+            stacked = torch.stack([statistics[feature] for feature in FEATURES], -1)
+            heads += [(layer, tensor, head) for head in range(stacked.shape[1])]
+            found.append(stacked.numpy())
+    # A state that overflowed lies far away, and not nowhere.
+    return heads, np.nan_to_num(np.concatenate(found, 1), nan=1e30, posinf=1e30, neginf=-1e30)
+
+
+@dataclass(frozen=True)
+class TrainingStates:
+    """What training shows, made by training_states.
+
+    quantiles: [P, n, H, F], sorted along n. spread: [P, H, F]. limits: [H].
+    """
+
+    heads: list[Head]
+    quantiles: Features
+    spread: Features
+    limits: NDArray[np.float64]
+    windows: int
+
+    def distances(self, group: Features) -> NDArray[np.float64]:
+        """The distance of each head [H] of a group [n, H, F] from the nearest of the training positions."""
+        return _distances(self.quantiles, self.spread, group)
+
+    def judge(self, position: int, group: Features) -> list[HeadDrift]:
+        """Each head's distance and limit for the group of states before input `position`."""
+        rows = zip(self.heads, self.distances(group).tolist(), self.limits.tolist())
+        return [HeadDrift(position, *head, found, limit, found > limit) for head, found, limit in rows]
+
+    def drift(self, groups: dict[int, Features]) -> Drift:
+        """The drift of groups by their positions."""
+        heads = [found for position, group in sorted(groups.items()) for found in self.judge(position, group)]
+        return Drift(LEVEL, self.windows, DRAWS, self.quantiles.shape[1], heads)
+
+
+def enough_windows(tokens: Tokens, train_context: int) -> bool:
+    """Whether the tokens [n, L + 1] hold as many training windows as limits need."""
+    return tokens.shape[0] * ((tokens.shape[1] - 1) // train_context) >= FEWEST_WINDOWS
+
+
+def training_states(
+    model: nn.Module,
+    tokens: Tokens,
+    train_context: int,
+    *,
+    seed: int = 0,
+    segment: int | None = None,
+    progress: Progress | None = None,
+) -> TrainingStates:
+    """What training shows, from windows of T tokens cut from tokens [n, L + 1], each run from the zero state.
+
+    Every second window says what states there are, the others where the limits lie. Raises InputError for fewer than
+    64 windows.
+    """
+    if not enough_windows(tokens, train_context):
+        raise InputError(
+            f"{tokens.shape[0]} sequences of {tokens.shape[1] - 1} positions hold fewer than {FEWEST_WINDOWS} windows of "
+            f"{train_context}, too few to say what training shows; give more or longer sequences."
+        )
+    random = np.random.default_rng(seed)
+    n = tokens.shape[0]
+    each = min((tokens.shape[1] - 1) // train_context, max(2, WINDOWS // n)) // 2 * 2
+    firsts = np.linspace(0, tokens.shape[1] - 1 - train_context, each).astype(int).tolist()
+    shown = _ladder(train_context)
+    drawn = sorted(set((random.integers(train_context, size=PLACES) + 1).tolist()))
+    together = max(1, ROWS // n)
+    reference, held_out = [], []
+    heads: list[Head] = []
+    done = 0
+    for kept, chosen, cuts in ((reference, firsts[::2], shown), (held_out, firsts[1::2], drawn)):
+        for i in range(0, len(chosen), together):
+            heads, found = window_features(model, tokens, chosen[i : i + together], train_context, cuts, segment)
+            kept.append(found)
+            done += len(found)
+            if progress is not None:
+                progress(done, each)
+    states, others = np.concatenate(reference), np.concatenate(held_out)  # [windows of a sequence, P, n, H, F]
+    pooled = np.sort(np.moveaxis(states, 1, 0).reshape(len(shown), -1, *states.shape[3:]), axis=1)
+    quantiles = np.quantile(pooled, (np.arange(n) + 0.5) / n, axis=1).swapaxes(0, 1)
+    spread = pooled.std(1)
+    spread = np.maximum(spread, 1e-6 * np.abs(pooled).max(1) + 1e-30)
+    scores = np.stack(
+        [
+            _distances(
+                quantiles, spread, others[random.integers(len(others), size=n), random.integers(len(drawn)), range(n)]
+            )
+            for _ in range(DRAWS)
+        ]
+    )
+    floor = np.quantile(scores, 0.9, axis=0) + 1e-30
+    largest = np.sort((scores / floor).max(1))
+    rank = math.ceil((1 - LEVEL) * (DRAWS + 1))
+    return TrainingStates(heads, quantiles, spread, floor * largest[rank - 1], n * each)
+
+
+def _ladder(train_context: int) -> list[int]:
+    """Positions up to T: evenly spaced, and by powers of two below the first."""
+    step = max(1, train_context / PLACES)
+    even = {round(step * k) for k in range(1, PLACES + 1)}
+    return sorted({p for p in even if p <= train_context} | {1 << k for k in range(32) if 1 << k < step})
+
+
+def window_features(
+    model: nn.Module, tokens: Tokens, firsts: Sequence[int], length: int, cuts: Sequence[int], segment: int | None
+) -> tuple[list[Head], Features]:
+    """The heads, and features [windows, cuts, n, H, F] before each cut of the windows that begin at these positions."""
+    n = tokens.shape[0]
+    parts = np.concatenate([np.asarray(tokens[:, first : first + length + 1]) for first in firsts])
+    found = {}
+    heads: list[Head] = []
+    for piece in stream(model, parts, segment=segment, cuts=cuts):
+        if piece.end in cuts:
+            heads, features = head_features(piece.final_state)
+            found[piece.end] = features.reshape(len(firsts), n, *features.shape[1:])
+    return heads, np.stack([found[cut] for cut in cuts], 1)
+
+
+def _distances(quantiles: Features, spread: Features, group: Features) -> NDArray[np.float64]:
+    """The distance of each head [H] of a group [n, H, F] from the nearest of the positions."""
+    apart = np.abs(quantiles - np.sort(group, axis=0)).mean(1) / spread
+    return apart.max(-1).min(0)
