@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +49,7 @@ def _packed(function: Callable[..., Any]) -> Callable[..., Any]:
         if cu_seqlens is None:
             return function(**given)
         bounds, parts = cu_seqlens.tolist(), []
-        for row, (start, end) in enumerate(zip(bounds, bounds[1:])):
+        for row, (start, end) in enumerate(itertools.pairwise(bounds)):
             cut = {
                 name: value[row : row + 1] if name in ("initial_state", "cache") else value[:, start:end]
                 for name, value in given.items()
@@ -133,17 +134,18 @@ def token_shift(x: Tensor, cu_seqlens=None, cache=None, output_cache=False) -> A
 
 def convolution(self: Any, x: Tensor, mask: Tensor | None = None, **more: Any) -> Any:
     x = x if mask is None else x * mask.unsqueeze(-1)
-    return _packed(functools.partial(convolve, self))(x=x, **more)
+    bound = functools.partial(convolve, weight=self.weight[:, 0], bias=self.bias, activation=self.activation)
+    return _packed(bound)(x=x, **more)
 
 
-def convolve(self: Any, x: Tensor, cache=None, output_final_state=False) -> Any:
+def convolve(x, weight, bias, activation, cache=None, output_final_state=False, backend=None):
     """Token by token; the cache holds the last W inputs, of which fla uses W - 1."""
-    width = self.kernel_size[0]
+    width = weight.shape[1]
     kept = x.new_zeros(x.shape[0], x.shape[2], width) if cache is None else cache
     inputs = torch.cat([kept[..., 1:], x.mT], -1)
-    y = torch.stack([(inputs[..., t : t + width] * self.weight[:, 0]).sum(-1) for t in range(x.shape[1])], 1)
-    y = y if self.bias is None else y + self.bias
-    y = y if self.activation is None else y * y.sigmoid()
+    y = torch.stack([(inputs[..., t : t + width] * weight).sum(-1) for t in range(x.shape[1])], 1)
+    y = y if bias is None else y + bias
+    y = y if activation is None else y * y.sigmoid()
     return y, inputs[..., -width:] if output_final_state else None
 
 
@@ -246,6 +248,21 @@ def retention(q, k, v, **more):
     return gla(q, k, v, rates[:, None].expand_as(k), **more)
 
 
+def rotary_embedding(x, cos, sin, interleaved=False, seqlen_offsets=0, cu_seqlens=None, chunk_indices=None):
+    """Turns [B, T, H, D] at positions counted from each sequence's offset."""
+    assert not interleaved
+    if cu_seqlens is None:
+        starts = torch.as_tensor(seqlen_offsets).expand(x.shape[0])
+        positions = starts[:, None] + torch.arange(x.shape[1])
+    else:
+        lengths = cu_seqlens.diff().tolist()
+        starts = torch.as_tensor(seqlen_offsets).expand(len(lengths)).tolist()
+        positions = torch.cat([start + torch.arange(n) for start, n in zip(starts, lengths)])[None]
+    cos, sin = cos[positions][:, :, None], sin[positions][:, :, None]
+    first, second = x.chunk(2, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+
+
 def linear_attention(q, k, v, initial_state=None, output_final_state=False, normalize=False):
     """With `normalize` the state is a pair: what is written, and the sum of keys [B, 1, H, K]."""
     h, keys = initial_state if normalize and initial_state is not None else (initial_state, None)
@@ -288,6 +305,7 @@ _REPLACEMENTS: dict[str, Callable[..., Any]] = {
     "fla.layers.rwkv7.fused_k_rwkv7": scaled_keys,
     "fla.layers.rwkv7.gate_output_correction": corrected_and_gated,
     "fla.layers.rwkv7.l2_norm": l2_norm,
+    "fla.layers.gated_deltanet.causal_conv1d": convolve,
     "fla.layers.gated_deltanet.chunk_gated_delta_rule": _packed(delta_rule),
     "fla.layers.gated_deltanet.fused_recurrent_gated_delta_rule": _packed(delta_rule),
     "fla.layers.delta_net.chunk_delta_rule": _packed(delta_rule),
@@ -299,6 +317,8 @@ _REPLACEMENTS: dict[str, Callable[..., Any]] = {
     "fla.layers.hgrn.fused_recurrent_hgrn": _packed(hgrn),
     "fla.layers.multiscale_retention.chunk_retention": _packed(retention),
     "fla.layers.multiscale_retention.fused_recurrent_retention": _packed(retention),
+    "fla.modules.rotary.ops.rotary_embedding": rotary_embedding,
+    "fla.layers.linear_attn.fused_chunk_linear_attn": _packed(linear_attention),
     "fla.layers.linear_attn.chunk_linear_attn": _packed(linear_attention),
     "fla.layers.linear_attn.fused_recurrent_linear_attn": _packed(linear_attention),
 }

@@ -16,6 +16,8 @@ from lengthen.models.call import Marks
 from lengthen.models.fla_on_cpu import activation
 from lengthen.state import LayerState
 
+_SMALLEST_SQUARE = 1e-6  # added to the squared norm of keys and queries
+
 
 def returns(layer: Any, y: Tensor) -> tuple[Tensor, None, None]:
     """What fla's layers return: the output, no attention weights, no cache."""
@@ -63,6 +65,17 @@ def heads(x: Tensor, size: int, sharing: int = 1) -> Tensor:
     """[B, T, heads * size] as [B, T, H, size], every head of x standing for `sharing` heads."""
     split = x.unflatten(-1, (-1, size))
     return split if sharing == 1 else split.repeat_interleave(sharing, -2)
+
+
+def precise(x: Tensor) -> Tensor:
+    """x in at least float32."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def unit(x: Tensor) -> Tensor:
+    """x [..., K] with unit norm, as fla's kernels have it, in at least float32."""
+    wide = precise(x)
+    return wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + _SMALLEST_SQUARE)
 
 
 def normed_and_gated(layer: Any, y: Tensor, x: Tensor) -> Tensor:

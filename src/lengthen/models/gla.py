@@ -16,7 +16,7 @@ from lengthen.kernels import gated_linear_attention
 from lengthen.models.call import Marks
 from lengthen.models.family import Family, LayerKind
 from lengthen.models.fla_on_cpu import activation
-from lengthen.models.fla_parts import convolved, heads, normed_and_gated, returns, zero_window
+from lengthen.models.fla_parts import convolved, heads, normed_and_gated, precise, returns, zero_window
 from lengthen.state import LayerState, TensorSpec
 
 SPECS = {"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")}
@@ -44,7 +44,7 @@ def forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> tu
         feature_map = activation(layer.feature_map_fn)
         query, key = feature_map(query), feature_map(key)
 
-    log_decay = F.logsigmoid(gate.to(torch.promote_types(gate.dtype, torch.float32))) / layer.gate_logit_normalizer
+    log_decay = F.logsigmoid(precise(gate)) / layer.gate_logit_normalizer
     if layer.clamp_min is not None:
         log_decay = log_decay.clamp_min(layer.clamp_min)
     y, recurrent = gated_linear_attention(

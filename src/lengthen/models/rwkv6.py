@@ -16,7 +16,7 @@ from lengthen.kernels import gated_linear_attention, token_shift
 from lengthen.models.call import Marks
 from lengthen.models.family import Family, LayerKind
 from lengthen.models.fla_on_cpu import activation
-from lengthen.models.fla_parts import heads, returns
+from lengthen.models.fla_parts import heads, precise, returns
 from lengthen.state import LayerState, TensorSpec
 
 SPECS = {"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")}
@@ -45,7 +45,7 @@ def time_mix(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> t
         projection(x, share, change) for projection, share in zip(projections, shares.unbind(-2))
     )
 
-    log_decay = -torch.exp(heads(decay, layer.head_k_dim).to(torch.promote_types(decay.dtype, torch.float32)))
+    log_decay = -torch.exp(precise(heads(decay, layer.head_k_dim)))
     log_decay, gain, initial = (
         marks.decay(log_decay),
         marks.gain(torch.ones_like(log_decay[..., 0])),

@@ -16,12 +16,11 @@ from lengthen.kernels import rwkv7
 from lengthen.models.call import Marks
 from lengthen.models.family import Family, LayerKind
 from lengthen.models.fla_on_cpu import activation
-from lengthen.models.fla_parts import heads
+from lengthen.models.fla_parts import heads, precise, unit
 from lengthen.models.rwkv6 import SPECS, change_of_input, channel_mix_returns, zero_window
 from lengthen.state import LayerState
 
-_SLOWEST = -(2.718281828459045**-0.5)  # the log-decay of a gate of 1, the fastest decay there is
-_SMALLEST_SQUARE = 1e-6  # what fla's fused norm of a key adds to its square
+_FASTEST = -0.6065306597126334  # -exp(-1/2), the log-decay at a gate of 1
 
 
 # -- time mix -----------------------------------------------------------------------------------------------------
@@ -52,11 +51,12 @@ def time_mix(
         value = torch.lerp(value, v_first, layer.v_lora(for_value).sigmoid())
     decay, rate, gate = layer.w_lora(for_decay), layer.a_lora(for_rate).sigmoid(), layer.g_lora(for_gate)
 
-    removed = _unit(heads(key * layer.k_k, layer.head_dim), layer.fuse_norm)
+    removed = heads(key * layer.k_k, layer.head_dim)
+    removed = unit(removed).to(x.dtype) if layer.fuse_norm else F.normalize(removed, dim=-1)
     key = key.addcmul(key * (rate - 1), layer.k_a)
     receptance, key, rate = (heads(t, layer.head_dim) for t in (receptance, key, rate))
     value = heads(value, layer.head_v_dim)
-    log_decay = _SLOWEST * heads(decay, layer.head_dim).to(torch.promote_types(decay.dtype, torch.float32)).sigmoid()
+    log_decay = _FASTEST * precise(heads(decay, layer.head_dim)).sigmoid()
     y, recurrent = rwkv7(
         receptance,
         marks.decay(log_decay),
@@ -71,14 +71,6 @@ def time_mix(
     y = layer.g_norm(y.flatten(-2).flatten(0, 1)).view(*x.shape[:2], -1)
     y = y + ((receptance * key * layer.r_k).sum(-1, keepdim=True) * value).flatten(-2)
     return (layer.o_proj(y * gate), v_first), {"recurrent": recurrent, "window": window}
-
-
-def _unit(x: Tensor, fused: bool) -> Tensor:
-    """x [..., K] with unit norm, for tiny norms as the layer's own (fused or not) has it."""
-    if not fused:
-        return F.normalize(x, dim=-1)
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + _SMALLEST_SQUARE)).to(x.dtype)
 
 
 def time_mix_returns(layer: Any, y: tuple[Tensor, Tensor]) -> tuple[Tensor, None, None, Tensor]:

@@ -21,7 +21,7 @@ FLA_TINY_MODELS: tuple[TinyModel, ...] = (
     _fla("DeltaNet", "delta_rule", num_heads=4),
     _fla("KDA", "delta_rule", num_heads=2, head_dim=8),
     _fla("HGRN", "hgrn"),
-    _fla("HGRN2", "gla", num_heads=4, expand_ratio=8),
+    _fla("HGRN2", "hgrn", num_heads=4, expand_ratio=8),
     _fla("RetNet", "retnet", num_heads=4),
-    _fla("LinearAttention", "linear_attention", num_heads=4),
+    _fla("LinearAttention", "retnet", num_heads=4),
 )
