@@ -9,13 +9,14 @@ from lengthen import check
 from lengthen.models import families, forward_pass, language_models, mamba2, wrapping
 from lengthen.models.call import Marks
 from tests.conftest import tiny_mamba2
+from tests.models.family_properties import builder
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_passes(shaped_mamba2, dtype):
     result = check(shaped_mamba2.to(dtype))
     assert result.passed, [c for c in result.checks if not c.passed]
-    assert result.family == "mamba2" and len(result.checks) == 18
+    assert result.family == "mamba2" and len(result.checks) == 18 + (dtype == torch.bfloat16)
     assert not wrapping.is_wrapped(shaped_mamba2)  # wrapped for the check only
 
 
@@ -151,3 +152,32 @@ def test_a_rounded_state_is_caught(monkeypatch):
         return y, {**final, "recurrent": final["recurrent"].bfloat16().float()}
 
     assert {"segments", "token-by-token"} <= failed(monkeypatch, rounded)
+
+
+def test_a_state_dropped_in_half_precision_alone_is_caught(monkeypatch):
+    def forward(layer, x, state, marks):
+        return mamba2.forward(layer, x, None if x.dtype == torch.bfloat16 else state, marks)
+
+    kind = dataclasses.replace(families.KINDS["mamba2"], forward=forward)
+    monkeypatch.setitem(families.KINDS, "mamba2", kind)
+    assert {c.name for c in check(tiny_mamba2().bfloat16()).checks if not c.passed} == {
+        "half-precision",
+        "padding-identity",
+    }
+
+
+@pytest.mark.parametrize("name", ["MiniMax", "KimiLinear", "GraniteMoeHybrid"])
+def test_in_half_precision_experts_chosen_otherwise_are_no_fault(name):
+    model = builder(name, {})().bfloat16()
+    result = check(model)
+    assert result.passed, [c for c in result.checks if not c.passed]
+    assert all(p.dtype == torch.bfloat16 for n, p in model.named_parameters() if n.endswith("q_proj.weight"))
+
+
+def test_a_fault_below_half_precision_s_rounding_is_caught(monkeypatch):
+    def forward(layer, x, state, marks):
+        return mamba2.forward(layer, x, state and {n: t * 1.001 for n, t in state.items()}, marks)
+
+    kind = dataclasses.replace(families.KINDS["mamba2"], forward=forward)
+    monkeypatch.setitem(families.KINDS, "mamba2", kind)
+    assert "segments" in {c.name for c in check(tiny_mamba2().bfloat16()).checks if not c.passed}
