@@ -5,7 +5,22 @@ from __future__ import annotations
 from torch import nn
 
 from lengthen.errors import InputError
-from lengthen.models import classic, delta_rules, gla, lightning, mamba1, mamba2, rg_lru, stateful_layer
+from lengthen.models import (
+    classic,
+    delta_rules,
+    gla,
+    hgrn,
+    lightning,
+    mamba1,
+    mamba2,
+    retnet,
+    rg_lru,
+    rwkv4,
+    rwkv6,
+    rwkv7,
+    stateful_layer,
+    xlstm,
+)
 from lengthen.models.family import Family, LayerKind
 
 FAMILIES: tuple[Family, ...] = (
@@ -14,7 +29,13 @@ FAMILIES: tuple[Family, ...] = (
     delta_rules.FAMILY,
     lightning.FAMILY,
     gla.FAMILY,
+    retnet.FAMILY,
+    hgrn.FAMILY,
+    rwkv6.FAMILY,
+    rwkv7.FAMILY,
     rg_lru.FAMILY,
+    rwkv4.FAMILY,
+    xlstm.FAMILY,
     classic.FAMILY,
     stateful_layer.FAMILY,
 )

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lengthen.state import LayerState, TensorSpec
 
 
 def _output_alone(layer: Any, y: Tensor) -> Any:
     return y
+
+
+def _nothing(model: nn.Module) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,9 @@ class LayerKind:
     specs: what each tensor of the state is; a layer need not have them all. A function of the layer where it decides.
     returns: (layer, y) -> what the library's forward of this layer returns where y is the output; y alone unless said.
     arguments: further arguments of the library's forward that this one takes too, by name.
+    own_cache: whether the library's own forward carries its cache wherever it runs; where not, generate() goes from one
+    of lengthen's states to the next.
+    prepare, restore: (model) -> None, what wrap() and unwrap() do besides to a model with such layers.
     """
 
     name: str
@@ -37,6 +44,9 @@ class LayerKind:
     specs: Mapping[str, TensorSpec] | Callable[[Any], Mapping[str, TensorSpec]]
     returns: Callable[[Any, Tensor], Any] = _output_alone
     arguments: tuple[str, ...] = ()
+    own_cache: bool = True
+    prepare: Callable[[nn.Module], None] = _nothing
+    restore: Callable[[nn.Module], None] = _nothing
 
     def specs_of(self, layer: Any) -> Mapping[str, TensorSpec]:
         """The specs of one layer's state."""

@@ -124,7 +124,7 @@ def _losses(model: Any, hidden: Tensor, targets: Tensor, reduction: str) -> Tens
         return linear_cross_entropy(hidden, weight.to(dtype), targets, bias, ignore_index=IGNORED, reduction=reduction)
 
     def chunk_losses(part: Tensor, wanted: Tensor) -> Tensor:
-        return F.cross_entropy(_apply_head(model, part).float(), wanted, ignore_index=IGNORED, reduction=reduction)
+        return F.cross_entropy(_apply_head(model, part), wanted, ignore_index=IGNORED, reduction=reduction)
 
     parts = [
         checkpoint(chunk_losses, part, wanted, use_reentrant=False)

@@ -14,17 +14,20 @@ from torch import Tensor, nn
 
 from lengthen.errors import InputError
 from lengthen.models.attention import AttentionCache, SequenceState, attention_arguments, has_attention
-from lengthen.models.binding import library_model
+from lengthen.models.binding import library_model, sequence_start, wrapped_layers
+from lengthen.models.families import KINDS
 from lengthen.models.forward_pass import ForwardPass
+from lengthen.models.generation import StateCache
 from lengthen.models.head import head_logits, head_loss, masked, router_loss, shifted
 from lengthen.models.outputs import output_class, with_final_state
 from lengthen.state import RecurrentState
 
-_CACHE_NAMES = ("cache", "cache_params", "past_key_values")
+_CACHE_NAMES = ("cache", "cache_params", "past_key_values", "state")
 _LIBRARY_KEYWORDS = frozenset(
     {"shift_labels", "num_items_in_batch", "logits_to_keep", "position_ids", "return_dict", "use_cache"}
+    | {"attention_mask"}
 )
-"""What a library's forward may take without naming it."""
+"""What a library's forward may take without naming it, and what lengthen's always takes."""
 
 
 def language_model_forward(cls: Any) -> Callable[..., Any]:
@@ -44,7 +47,7 @@ def language_model_forward(cls: Any) -> Callable[..., Any]:
                     f"{cls.__name__} was given both {cache or 'use_cache=True'} and an initial state or reset; "
                     "give one: the library's cache, or initial_state and reset."
                 )
-            return cls.forward(self, **arguments)
+            return _run_from_cache(self, arguments) if _goes_by_states(self) else cls.forward(self, **arguments)
         for name in _CACHE_NAMES:
             arguments.pop(name, None)
         arguments.pop("use_cache", None)
@@ -58,7 +61,8 @@ def language_model_forward(cls: Any) -> Callable[..., Any]:
 def _named(cls: type, library: inspect.Signature, model: nn.Module, args: tuple, kwargs: dict) -> dict[str, Any]:
     """Arguments by name; a keyword that the library would swallow without a word is a TypeError."""
     recorded = {f"output_{name}" for name in getattr(model, "_can_record_outputs", None) or ()} - {"output_attentions"}
-    unknown = [n for n in kwargs if n not in library.parameters and n not in _LIBRARY_KEYWORDS | recorded]
+    known = _LIBRARY_KEYWORDS | recorded | set(_CACHE_NAMES if _goes_by_states(model) else ())
+    unknown = [n for n in kwargs if n not in library.parameters and n not in known]
     if unknown:
         hint = next((n for n in _CACHE_NAMES if n in library.parameters), "initial_state")
         raise TypeError(
@@ -68,6 +72,28 @@ def _named(cls: type, library: inspect.Signature, model: nn.Module, args: tuple,
     bound = library.bind_partial(model, *args)
     bound.arguments.pop("self")
     return {**bound.arguments, **kwargs}
+
+
+def _goes_by_states(model: nn.Module) -> bool:
+    """Whether generate() carries lengthen's states, because the library's own cache is not carried everywhere."""
+    return any(not KINDS[binding.kind].own_cache for binding, _ in wrapped_layers(model))
+
+
+def _run_from_cache(model: Any, arguments: dict[str, Any]) -> Any:
+    """One step of generate(): from the state that the step before handed out as its cache to the next."""
+    given = [arguments.pop(name) for name in _CACHE_NAMES if arguments.get(name) is not None]
+    before = StateCache.of(given[0] if given else None)
+    inputs = arguments.get("input_ids") if arguments.get("input_ids") is not None else arguments["inputs_embeds"]
+    rows, positions = inputs.shape[:2]
+    if arguments.get("attention_mask") is not None:  # of the whole sequence so far
+        arguments["attention_mask"] = arguments["attention_mask"][:, -positions:]
+    for name in ("use_cache", "position_ids"):
+        arguments.pop(name, None)
+    wants_dict = arguments.pop("return_dict", None)
+    state = sequence_start(model, rows, inputs.device) if before is None else before.state
+    output = _run(model, arguments | {"return_dict": True}, state, None)
+    output["cache"] = StateCache(output.final_state, positions + (0 if before is None else before.positions))
+    return output.to_tuple() if wants_dict is False else output
 
 
 def _run(model: Any, arguments: dict[str, Any], initial_state: RecurrentState | None, reset: Tensor | None) -> Any:
@@ -124,6 +150,12 @@ def run_base(
     if inputs is None:
         raise InputError("Neither input_ids nor inputs_embeds was given; give one of them.")
     rows, positions = inputs.shape[:2]
+    limit = getattr(target.config, "max_inference_chunksize", positions)
+    if positions > limit and not target.training:
+        raise InputError(
+            f"{type(target).__name__} would cut these {positions} positions into pieces of {limit} (its configuration's "
+            "max_inference_chunksize) and lose the state between; give no more a call (lengthen.stream does)."
+        )
     step = ForwardPass.begin(target, inputs, initial_state, reset, attention_mask)
     arguments = {n: v for n, v in arguments.items() if v is not None}
     for name in ("input_ids", "inputs_embeds", "position_ids"):

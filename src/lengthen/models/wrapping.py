@@ -53,6 +53,8 @@ def wrap(model: nn.Module) -> nn.Module:
     for name, layer, kind in known:
         layer._lengthen = LayerBinding(name, kind.name)
         layer.forward = types.MethodType(_layer_forward, layer)
+    for kind in {kind.name: kind for _, _, kind in known}.values():
+        kind.prepare(target)
     fla_on_cpu.run_on_cpu(target)
     target.forward = types.MethodType(_model_forward(type(target)), target)
     return model
@@ -61,8 +63,11 @@ def wrap(model: nn.Module) -> nn.Module:
 def unwrap(model: nn.Module) -> nn.Module:
     """Takes off what wrap() put on; returns the same object, which is again the library's own."""
     target = library_model(model)
-    for _, layer in wrapped_layers(target):
+    wrapped = list(wrapped_layers(target))
+    for _, layer in wrapped:
         del layer.forward, layer._lengthen
+    for kind in dict.fromkeys(binding.kind for binding, _ in wrapped):
+        KINDS[kind].restore(target)
     fla_on_cpu.run_as_before(target)
     target.__dict__.pop("forward", None)
     return model

@@ -1,0 +1,162 @@
+"""xLSTM: the mLSTM layers of transformers, and of NX-AI's package where it is installed."""
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+from transformers.models.xlstm.modeling_xlstm import xLSTMPreTrainedModel
+
+from lengthen import check, stream, wrap, zero_state
+from lengthen.errors import InputError
+from lengthen.models.parity import _error, _state_error
+from tests.models.family_properties import *  # noqa: F403
+from tests.models.family_properties import IDS, PLAIN, TEXT, InFloat64, builder, every, first
+
+SHAPES = {
+    "xLSTM": {
+        "keys half as long as values": {},
+        "one projection, biases, keys as long as values, low caps": {
+            "weight_mode": "fused",
+            "use_bias": True,
+            "qk_dim_factor": 1.0,
+            "num_heads": 2,
+            "gate_soft_cap": 3.0,
+            "output_logit_soft_cap": 5.0,
+            "chunk_size": 16,
+        },
+    },
+}
+
+
+def build_xlstm(options):
+    """The builder of these options, whose forget gates are open where the library would draw them so."""
+
+    def build(seed=0, **more):
+        model = builder("xLSTM", options)(seed, **more)
+        for name, bias in model.named_parameters():
+            if name.endswith("ifgate_preact.bias"):
+                bias.data[len(bias) // 2 :] += 3
+        return model
+
+    return build
+
+
+@pytest.fixture(autouse=True)
+def plain_initialisation(monkeypatch):
+    """The library's own cannot initialise the gates where they are one projection."""
+    monkeypatch.setattr(xLSTMPreTrainedModel, "_init_weights", PreTrainedModel._init_weights)
+
+
+@pytest.fixture(params=every(SHAPES))
+def build(request):
+    return build_xlstm(request.param[1])
+
+
+@pytest.fixture(params=first(SHAPES))
+def build_first(request):
+    return build_xlstm(request.param[1])
+
+
+@pytest.fixture
+def library_heeds_masks():
+    return False
+
+
+@pytest.fixture
+def library_states():
+    return lambda _, output: [matrix for matrix, _, _ in output.cache.rnn_state.values()]
+
+
+@pytest.fixture
+def adapted_layers():
+    return ["ffn.proj_down", "out_proj"]
+
+
+@pytest.fixture
+def recurrence_parameter():
+    return "gate_preact.bias"
+
+
+@pytest.fixture
+def narrow():
+    """A width of 64: the library's cache rounds the keys' up to 64, its layers do not."""
+    return builder("xLSTM", {"hidden_size": 64})()
+
+
+def test_loss_and_gradients_equal_the_library_s(build):
+    """In float64: the norm after a layer leaves next to nothing of its gates' gradients, and float32 rounds that away."""
+    model = build().double()
+    with InFloat64():
+        expected = model(IDS, labels=IDS, **PLAIN).loss
+        expected.backward()
+        grads = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+        model.zero_grad()
+        loss = wrap(model)(IDS, labels=IDS).loss
+        loss.backward()
+    torch.testing.assert_close(loss, expected, rtol=1e-9, atol=0)
+    for name, parameter in model.named_parameters():
+        assert _error(parameter.grad, grads[name]) < 1e-8, name
+
+
+def test_a_width_at_which_the_library_s_cache_fails_passes_the_gate(narrow):
+    with torch.no_grad():
+        with pytest.raises(ValueError, match="matC_old has wrong shape"):
+            narrow(IDS[:, :1], use_cache=True)
+        expected = narrow(IDS, **PLAIN).logits
+        assert _error(wrap(narrow)(IDS).logits, expected) < 1e-5
+    result = check(narrow)
+    assert result.passed, [c for c in result.checks if not c.passed]
+
+
+def test_nothing_is_written_into_a_state_and_gradients_flow_through_it(narrow):
+    """The library copies each new state into the cache it was given."""
+    model = builder("xLSTM", {})()
+    cache = model(IDS[:, :20], use_cache=True).cache
+    held = [tensor.clone() for tensor in cache.rnn_state[0]]
+    model(IDS[:, 20:], cache=cache, use_cache=True)
+    assert not any(torch.equal(a, b) for a, b in zip(cache.rnn_state[0], held))
+
+    wrap(model)
+    state = model(IDS[:, :20]).final_state
+    before = state.clone()
+    model(IDS[:, 20:], initial_state=state).logits.square().mean().backward()
+    assert _state_error(state, before) == 0
+    assert model.backbone.blocks[0].mlstm_layer.fgate_preact.bias.grad.abs().sum() > 0
+
+
+@torch.no_grad()
+def test_a_reset_leaves_the_very_state_of_a_fresh_start(narrow):
+    """The running maximum too, which starts at 0 and not at the first input gate."""
+    wrap(narrow)
+    reset = torch.zeros_like(IDS, dtype=torch.bool)
+    reset[:, 30] = True
+    for layer in narrow.backbone.blocks:
+        layer.mlstm_layer.igate_preact.bias.fill_(-5)
+        layer.mlstm_layer.fgate_preact.bias.fill_(8)
+    found, alone = narrow(IDS, reset=reset).final_state, narrow(IDS[:, 30:]).final_state
+    maxima = [named["maximum"] for named in alone.tensors.values()]
+    assert all((maximum > -1).all() for maximum in maxima)
+    assert _state_error(found, alone) < 1e-6
+
+
+@torch.no_grad()
+def test_noise_stands_in_the_matrix_alone(narrow):
+    state = zero_state(wrap(narrow), 1)
+    for specs in state.specs.values():
+        assert {name: spec.noise for name, spec in specs.items()} == {
+            "recurrent": True,
+            "normaliser": False,
+            "maximum": False,
+        }
+
+
+@torch.no_grad()
+def test_an_input_that_the_library_would_cut_is_refused_and_streams(narrow):
+    """Past max_inference_chunksize the library runs every layer once a piece, with a cache between."""
+    narrow.config.max_inference_chunksize = 64
+    wrap(narrow)
+    with pytest.raises(InputError, match="202 positions into pieces of 64"):
+        narrow(TEXT)
+    streamed = torch.cat([part.losses for part in stream(narrow, TEXT, segment=64)], 1)
+    narrow.config.max_inference_chunksize = 16384
+    whole = torch.cat([part.losses for part in stream(narrow, TEXT, segment=201)], 1)
+    assert _error(streamed, whole) < 1e-5
