@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lengthen.kernels import gated_delta_rule, short_conv, ssd
 from lengthen.kernels.dispatch import compiled
+from lengthen.kernels.recurrence import fresh_like
 
 pytestmark = pytest.mark.skipif(compiled is None, reason="the extension is not built")
 
@@ -130,6 +131,27 @@ def test_shares_of_heads_are_checked(blocks: int) -> None:
 def test_an_unknown_instruction_set_is_refused() -> None:
     with pytest.raises(ValueError, match="no instruction set vax"):
         compiled.set_instruction_set("vax")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_large_outputs_take_the_memory_of_those_that_are_gone(dtype: torch.dtype) -> None:
+    like = torch.zeros(3, 2**20, dtype=dtype)[:, : 2**20 - 1]
+    first, second = fresh_like(like), fresh_like(like)
+    assert first.shape == like.shape and first.dtype == dtype and first.is_contiguous()
+    first.fill_(1)
+    second.fill_(2)
+    assert (first == 1).all()  # both live, in memory of their own
+    place, slice_of_first = first.data_ptr(), first[1]
+    del first
+    assert fresh_like(like).data_ptr() != place  # a view still needs it
+    del slice_of_first
+    assert fresh_like(like).data_ptr() == place
+    assert fresh_like(like[:, : 2**19]).data_ptr() != place  # so small an output would waste most of it
+
+
+def test_an_output_without_bytes_is_refused() -> None:
+    with pytest.raises(ValueError, match="no bytes"):
+        compiled.large_output(0)
 
 
 def inputs_of(operator: str, positions: int, heads: int) -> tuple:

@@ -21,6 +21,7 @@ from lengthen.kernels.recurrence import (
     chunks,
     compute_dtype,
     empty_gradients,
+    fresh_like,
     needs_gradient,
 )
 
@@ -199,7 +200,7 @@ def _outputs(query: Tensor, value: Tensor, compute: torch.dtype, save: bool) -> 
     batch, positions, heads, dim = query.shape
     kept = len(chunks(positions)) if save else 0
     return (
-        value.new_empty(value.shape),
+        fresh_like(value),
         value.new_empty((batch, heads, dim, value.shape[-1]), dtype=compute),
         value.new_empty((batch, kept, heads * dim, value.shape[-1]), dtype=compute),
     )

@@ -19,6 +19,7 @@ from lengthen.kernels.recurrence import (
     chunks,
     compute_dtype,
     empty_gradients,
+    fresh_like,
     needs_gradient,
     scan_chunk,
     scan_chunk_backward,
@@ -179,7 +180,7 @@ def _outputs(x: Tensor, compute: torch.dtype, save: bool) -> tuple[Tensor, Tenso
     batch, positions, channels = x.shape
     kept = len(chunks(positions)) if save else 0
     return (
-        x.new_empty(x.shape),
+        fresh_like(x),
         x.new_empty((batch, channels), dtype=compute),
         x.new_empty((batch, kept, channels), dtype=compute),
     )

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lengthen.kernels.dispatch import compiled
+
 CHUNK = 128
 """Positions between the states that the forward pass keeps for the backward pass, in every form."""
 
@@ -47,10 +49,27 @@ def needs_gradient(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
+def fresh_like(tensor: Tensor) -> Tensor:
+    """An uninitialised contiguous output of a tensor's shape, dtype and device.
+
+    A large one on a CPU lies in memory kept from an output that is gone: to touch new pages costs more than an
+    elementwise recurrence, and malloc hands large memory back to the system each time.
+    """
+    bytes_needed = tensor.numel() * tensor.element_size()
+    # A tensor of another type stands for a real one while a function is traced.
+    if compiled is None or type(tensor) is not Tensor or not tensor.is_cpu or bytes_needed <= _HUGE_PAGE:
+        return tensor.new_empty(tensor.shape)
+    memory: Tensor = compiled.large_output(bytes_needed)
+    return memory.view(tensor.dtype).view(tensor.shape)
+
+
+_HUGE_PAGE = 2**21
+
+
 def empty_gradients(*inputs: Tensor | None) -> list[Tensor]:
     """An uninitialised contiguous gradient for each input; an empty tensor for one left out."""
     some = next(tensor for tensor in inputs if tensor is not None)
-    return [some.new_empty(0) if tensor is None else tensor.new_empty(tensor.shape) for tensor in inputs]
+    return [some.new_empty(0) if tensor is None else fresh_like(tensor) for tensor in inputs]
 
 
 def chunks(positions: int) -> list[slice]:

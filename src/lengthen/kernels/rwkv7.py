@@ -22,6 +22,7 @@ from lengthen.kernels.recurrence import (
     chunks,
     compute_dtype,
     empty_gradients,
+    fresh_like,
     needs_gradient,
 )
 from lengthen.kernels.rwkv7_portable import portable_backward, portable_forward
@@ -194,7 +195,7 @@ def _outputs(key: Tensor, value: Tensor, compute: torch.dtype, save: bool) -> tu
     batch, positions, heads, dim = key.shape
     kept = len(chunks(positions)) if save else 0
     return (
-        value.new_empty(value.shape),
+        fresh_like(value),
         value.new_empty((batch, heads, dim, value.shape[-1]), dtype=compute),
         value.new_empty((batch, kept, heads * dim, value.shape[-1]), dtype=compute),
     )

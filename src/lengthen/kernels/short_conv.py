@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lengthen.kernels.dispatch import Form, choose_form, compiled
-from lengthen.kernels.recurrence import check_floating, check_sequence, check_shape, compute_dtype
+from lengthen.kernels.recurrence import check_floating, check_sequence, check_shape, compute_dtype, fresh_like
 from lengthen.kernels.short_conv_portable import short_conv_portable, short_conv_portable_backward
 
 
@@ -122,7 +122,7 @@ def short_conv_forward(
     if form is not Form.COMPILED:
         return short_conv_portable(x, weight, bias, window, reset, lengths, silu)
     assert compiled is not None
-    y, final_window = x.new_empty(x.shape), window.new_empty(window.shape, dtype=torch.float32)
+    y, final_window = fresh_like(x), window.new_empty(window.shape, dtype=torch.float32)
     compiled.short_conv_forward(
         x,
         weight,
@@ -162,7 +162,7 @@ def short_conv_backward(
         return short_conv_portable_backward(*gradients, x, weight, bias, window, reset, lengths, silu)
     assert compiled is not None
     batch, _, channels = x.shape
-    d_x = x.new_empty(x.shape)
+    d_x = fresh_like(x)
     d_weight = x.new_empty((batch, *weight.shape), dtype=torch.float32)
     d_bias = x.new_empty((batch, channels), dtype=torch.float32)
     d_window = window.new_empty(window.shape, dtype=torch.float32)

@@ -70,7 +70,7 @@ inline View output(const Array& array, const char* name, Shape shape) {
         throw std::invalid_argument(std::string(name) + "'s last axis is not contiguous");
     const int64_t bytes = int64_t(array.size()) * out.bytes();
     prefer_huge_pages(out.data, bytes);
-    out.past_caches = bytes > (int64_t(1) << 25);
+    out.past_caches = bytes > (int64_t(1) << 21);
     return out;
 }
 inline View output(const OptionalArray& array, const char* name, Shape shape) {

@@ -9,21 +9,27 @@ struct Tiles {
     float *coefficient, *x, *gain, *h, *dh;
 };
 
-INLINE void load_tile(float* out, const View& v, int64_t b, int64_t t0, int n, int64_t d0, int columns, int width,
-                      int64_t ahead) {
-    load_rows(out, v, v.at(b, t0, d0), v.strides[1], v.strides[2], n, columns, width, ahead * v.strides[1]);
+INLINE void load_tile(float* out, const View& v, int64_t b, int64_t t0, int n, int64_t d0, int columns, int width) {
+    for (int t = 0; t < n; ++t)
+        load_row(out + int64_t(t) * width, v.at(b, t0 + t, d0), v.element, v.strides[2], columns, width);
 }
+
+// Asks for what the next chunk will read while this one is computed, a little at each step.
+INLINE void foresee(const View& v, int64_t b, int64_t t, int64_t channel) { __builtin_prefetch(v.at(b, t, channel)); }
 
 // Reads a chunk and runs it from `state`, which it leaves alone: h holds the states after each position.
 INLINE void run_chunk(const LinearScan& s, const Tiles& q, const float* state, int64_t b, int64_t t0, int n,
                       int64_t d0, int columns, int64_t ahead) {
-    load_tile(q.coefficient, s.log_decay, b, t0, n, d0, columns, q.width, ahead);
-    load_tile(q.x, s.x, b, t0, n, d0, columns, q.width, ahead);
-    if (s.gain) load_tile(q.gain, s.gain, b, t0, n, d0, columns, q.width, ahead);
+    load_tile(q.coefficient, s.log_decay, b, t0, n, d0, columns, q.width);
+    load_tile(q.x, s.x, b, t0, n, d0, columns, q.width);
+    if (s.gain) load_tile(q.gain, s.gain, b, t0, n, d0, columns, q.width);
     for (int t = 0; t < n; ++t) {
         const float* before = t > 0 ? q.h + int64_t(t - 1) * q.width : state;
         for (int i = 0; i < q.width; i += W) {
             const int64_t at = int64_t(t) * q.width + i;
+            foresee(s.log_decay, b, t0 + t + ahead, d0 + i);
+            foresee(s.x, b, t0 + t + ahead, d0 + i);
+            if (s.gain) foresee(s.gain, b, t0 + t + ahead, d0 + i);
             const vf c = decay_coefficient(load(q.coefficient + at));
             vf write = load(q.x + at);
             if (s.gain) write = write * load(q.gain + at);
@@ -43,7 +49,7 @@ INLINE Tiles tiles_for(const LinearScan& s, Scratch& scratch, int width) {
 // Calls body(b, first channel, channels, channels rounded up) for every task.
 template <class Body>
 INLINE void over_channels(const LinearScan& s, const Body& body) {
-    constexpr int64_t group = 128;
+    constexpr int64_t group = 256;
     const int64_t groups = (s.channels + group - 1) / group;
     parallel_for(s.batch * groups, s.threads, [&](int64_t task) {
         const int64_t d0 = task % groups * group;
@@ -93,11 +99,12 @@ static void linear_scan_backward(const LinearScan& s) {
             std::memcpy(state, s.checkpoints + (b * s.chunks + chunk) * s.channels + d0,
                         sizeof(float) * size_t(columns));
             run_chunk(s, q, state, b, t0, n, d0, columns, -s.chunk);
-            load_tile(q.dh, s.dy, b, t0, n, d0, columns, width, -s.chunk);
+            load_tile(q.dh, s.dy, b, t0, n, d0, columns, width);
             for (int t = n - 1; t >= 0; --t) {
                 const float* before = t > 0 ? q.h + int64_t(t - 1) * width : state;
                 for (int i = 0; i < width; i += W) {
                     const int64_t at = int64_t(t) * width + i;
+                    foresee(s.dy, b, t0 + t - s.chunk, d0 + i);
                     const vf here = advanced(load(c + i), load(dh + i), load(q.dh + at));
                     const vf decay = load(q.coefficient + at);
                     store(dh + i, here);

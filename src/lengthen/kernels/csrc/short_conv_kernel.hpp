@@ -83,6 +83,7 @@ inline void short_conv_forward(const ShortConv& p) {
             for (int64_t t = t0; t < end; ++t) {
                 const float* here = tile + (t - t0 + last) * width;
                 for (int64_t i = 0; i < span; i += W) {
+                    __builtin_prefetch(p.x.at(b, t + length, d0 + i));  // of the next tile, a little at each step
                     const vf sum = convolve(here + i, taps + i, load(bias + i), row.reach[t], last);
                     store(y + i, p.silu ? sum * sigmoid(sum) : sum);
                 }
@@ -146,6 +147,8 @@ inline void short_conv_backward(const ShortConv& p) {
                 load_row(dsum, p.dy.at(b, t, d0), p.dy.element, p.dy.strides[2], columns, int(span));
                 const int64_t reach = row.reach[t];
                 for (int64_t i = 0; i < span; i += W) {
+                    __builtin_prefetch(p.x.at(b, t - length, d0 + i));
+                    __builtin_prefetch(p.dy.at(b, t - length, d0 + i));
                     vf d = load(dsum + i);
                     if (p.silu) {
                         const vf sum = convolve(here + i, taps + i, load(bias + i), reach, last);
