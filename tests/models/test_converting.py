@@ -186,6 +186,15 @@ def test_a_hub_name_is_fetched(tmp_path, monkeypatch):
     assert load("someone/mamba").config.hidden_size == 24
     assert convert("someone/mamba", tmp_path / "out").source_format == "mamba_ssm"
 
+    def unreachable(*_, **__):
+        raise OSError("no network\nat all")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
+    for read in (load, lambda name: convert(name, tmp_path / "other")):
+        with pytest.raises(InputError, match=r"There is no directory someone/mamba, .* \(no network at all\)\.$"):
+            read("someone/mamba")
+
 
 def test_the_vocabulary_of_a_mamba_ssm_checkpoint_may_be_bytes(tmp_path):
     assert tokenizer_for(write(tmp_path / "bytes", config(FIRST), random_weights(FIRST))) == "bytes"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lengthen.errors import InputError
@@ -27,20 +29,25 @@ def local_directory(model: str | Path) -> Path:
         return Path(model)
     from huggingface_hub import snapshot_download
 
-    try:
+    with _told(model):
         return Path(str(snapshot_download(str(model), allow_patterns=FILES)))
-    except Exception as error:  # the hub's and the network's several kinds
-        reason = " ".join(str(error).split()).rstrip(".")[:200]
-        raise InputError(f"There is no directory {model}, and it cannot be fetched from the hub ({reason}).") from None
 
 
-def config_directory(model: str | Path) -> Path | None:
-    """A directory that holds the model's config.json, the only file fetched; None where none can be had."""
+def config_directory(model: str | Path) -> Path:
+    """A directory that holds the model's config.json, of a hub name the only file fetched. Raises as above."""
     if Path(model).is_dir():
         return Path(model)
     from huggingface_hub import hf_hub_download
 
-    try:
+    with _told(model):
         return Path(str(hf_hub_download(str(model), "config.json"))).parent
-    except Exception:  # the library that loads the model says what is wrong with its name
-        return None
+
+
+@contextmanager
+def _told(model: str | Path) -> Iterator[None]:
+    """Turns the several kinds of errors of the hub and the network into one sentence."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split()).rstrip(".")[:200]
+        raise InputError(f"There is no directory {model}, and it cannot be fetched from the hub ({reason}).") from None

@@ -50,13 +50,13 @@ def load_library_model(
         raise InputError(f"{model} holds no config.json; give a directory written by save_pretrained.")
     wanted: Any = _dtype(dtype)
     where = config_directory(model)
-    if where is not None and checkpoint_format(where) != "transformers":
+    if checkpoint_format(where) != "transformers":
         converted = read_checkpoint(local_directory(model)).model()
         return converted.to(device=device, dtype=None if wanted == "auto" else wanted)
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    loader = AutoModelForCausalLM if where is None or trust_remote_code else library_class(where)
+    loader = AutoModelForCausalLM if trust_remote_code else library_class(where)
 
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
