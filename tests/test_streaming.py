@@ -68,10 +68,10 @@ def test_the_model_s_mode_comes_back_and_no_graph_is_kept(model):
 def test_token_losses_do_not_need_a_plain_head(model):
     """A head that something has taken over (an adapter, a hook) is called as it is, in chunks."""
     with torch.no_grad():
-        expected, _ = losses_of(model, TOKENS)
+        expected, _ = losses_of(model, TOKENS[:, :-1], TOKENS[:, 1:])
         handle = model.lm_head.register_forward_hook(lambda m, a, out: out * 1.0)
         try:
-            found, _ = losses_of(model, TOKENS)
+            found, _ = losses_of(model, TOKENS[:, :-1], TOKENS[:, 1:])
         finally:
             handle.remove()
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

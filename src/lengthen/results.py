@@ -93,7 +93,7 @@ class SupportTable(Result):
 
 @dataclass(frozen=True)
 class Bucket(Result):
-    """Mean loss (nats a token) over positions [start, end): of one run, and of the same tokens with the state
+    """Mean loss (nats a token, if it is cross-entropy) over positions [start, end): of one run, and of the same tokens with the state
     zeroed every T inputs (own_reset). stderr is over n sequences; excess = loss - own_reset_loss, paired."""
 
     start: int
@@ -197,8 +197,35 @@ class Drift(Result):
 
 
 @dataclass(frozen=True)
+class Patch(Result):
+    """One layer's state (one head's, where head is given) replaced by that of a run of T tokens over the same text: the
+    share of the excess loss that goes away, and its standard error."""
+
+    layer: str
+    head: int | None
+    share: float
+    stderr: float
+
+
+@dataclass(frozen=True)
+class Patching(Result):
+    """State patching at `position`, judged over [position, end). excess: loss with the state carried over that with all
+    layers patched, in nats a token; patches: layers, then heads of the first of them, the largest share first."""
+
+    position: int
+    end: int
+    excess: float
+    excess_stderr: float
+    n: int
+    patches: list[Patch]
+
+
+@dataclass(frozen=True)
 class Diagnosis(Result):
-    """How far a model generalises: position-wise loss against own_reset, break point, verdict."""
+    """How far a model generalises: position-wise loss against own_reset, break point, verdict.
+
+    loss: what the losses are. in_context, far, own_reset and positions are perplexities where it is cross-entropy, and
+    mean losses where it is anything else."""
 
     model: str
     family: str
@@ -217,6 +244,7 @@ class Diagnosis(Result):
     verdict: str
     positions: list[PositionPerplexity]
     states: list[HeadState]
+    loss: str = "cross-entropy"
     configuration: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from lengthen.errors import InputError
-from lengthen.models.binding import library_model, sequence_start, weights_fingerprint
+from lengthen.models.binding import is_language_model, library_model, sequence_start, weights_fingerprint
 from lengthen.models.head import token_losses
 from lengthen.models.language_models import run_base
+from lengthen.models.plain_modules import prediction_loss_name, prediction_losses
 from lengthen.models.wrapping import require_wrapped
 from lengthen.state import RecurrentState
 
@@ -28,7 +29,11 @@ CPU_TOKENS = 4096
 
 
 class Tokens(Protocol):
-    """Tokens [n, L + 1]: a tensor, an array, or anything that gives columns as one, such as data.HeldOutSequences."""
+    """Tokens [n, L + 1] or frames [n, L + 1, ...]: a tensor, an array, or what gives columns as one.
+
+    The target of a position is the next position's value, or what an attribute `targets` [n, L, ...] says, as that of
+    data.HeldOutSequences does for data with targets of their own; position L is not looked at then.
+    """
 
     @property
     def shape(self) -> Sequence[int]: ...
@@ -62,7 +67,7 @@ def stream(
     initial_state: RecurrentState | None = None,
     start: int = 0,
 ) -> Iterator[Segment]:
-    """Runs the model over tokens [n, L + 1] and yields the L losses segment by segment, the state carried.
+    """Runs the model over tokens [n, L + 1] (or frames) and yields the L losses segment by segment, the state carried.
 
     segment: positions a call, best a multiple of 64 (segment_for's choice unless said). cuts: further positions at
     which a segment ends, so that the state before them can be seen. initial_state, start: go on where an earlier
@@ -94,20 +99,45 @@ def _stream(
     state: RecurrentState | None,
 ) -> Iterator[Segment]:
     """Positions [first, last) of the tokens, segment by segment from this state."""
-    device = next(model.parameters()).device
     edges = sorted({*range(first, last, segment), last, *(c for c in cuts if first < c < last)})
     for low, high in itertools.pairwise(edges):
-        part = torch.as_tensor(tokens[:, low : high + 1]).to(device, torch.long)
-        losses, state = losses_of(model, part, state)
+        losses, state = losses_of(model, *inputs_and_targets(model, tokens, low, high), state)
         yield Segment(low, losses, state)
 
 
+def inputs_and_targets(model: nn.Module, tokens: Tokens, low: int, high: int) -> tuple[Tensor, Tensor]:
+    """Positions [low, high) as the model takes them, and what each should give: both [n, high - low, ...]."""
+    parameter = next(model.parameters())
+
+    def taken(values: Any) -> Tensor:
+        values = torch.as_tensor(values).to(parameter.device)
+        return values if values.is_floating_point() else values.long()
+
+    own = getattr(tokens, "targets", None)
+    values = taken(tokens[:, low : high + (own is None)])
+    inputs, targets = (values[:, :-1], values[:, 1:]) if own is None else (values, taken(own[:, low:high]))
+    return (inputs.to(parameter.dtype) if inputs.is_floating_point() else inputs), targets
+
+
 def losses_of(
-    model: nn.Module, tokens: Tensor, initial_state: RecurrentState | None = None
+    model: nn.Module, inputs: Tensor, targets: Tensor, initial_state: RecurrentState | None = None
 ) -> tuple[Tensor, RecurrentState]:
-    """Losses [n, S] and final state of one segment of tokens [n, S + 1]."""
-    base, final_state = run_base(model, {"input_ids": tokens[:, :-1]}, initial_state)
-    return token_losses(library_model(model), base[0], tokens[:, 1:]), final_state
+    """Losses [n, S] and final state of one segment: inputs [n, S, ...] and what they should give, [n, S, ...]."""
+    target = library_model(model)
+    if not is_language_model(model):
+        output = target(inputs, initial_state=initial_state)
+        return prediction_losses(target, output.predictions, targets), output.final_state
+    base, final_state = run_base(model, {"input_ids": inputs}, initial_state)
+    return token_losses(target, base[0], targets), final_state
+
+
+def loss_name(model: nn.Module, tokens: Tokens) -> str:
+    """What losses_of takes the loss of such tokens to be: cross-entropy, mean squared error, or the model's own loss."""
+    return (
+        "cross-entropy"
+        if is_language_model(model)
+        else prediction_loss_name(model, inputs_and_targets(model, tokens, 0, 1)[1])
+    )
 
 
 def reset_losses(
@@ -120,7 +150,6 @@ def reset_losses(
     """
     require_wrapped(model)
     n, length = tokens.shape[0], tokens.shape[1] - 1
-    device = next(model.parameters()).device
     segment = segment or segment_for(model, n)
     together = segment // period * period
     with evaluating(model):
@@ -134,9 +163,9 @@ def reset_losses(
             for start, end in ((low, low + whole), (low + whole, high)):
                 if start < end:
                     size = min(period, end - start)
-                    ids = torch.as_tensor(tokens[:, start : end + 1]).to(device, torch.long)
-                    windows = ids.unfold(1, size + 1, size).reshape(-1, size + 1)
-                    losses, _ = losses_of(model, windows)
+                    parts = inputs_and_targets(model, tokens, start, end)
+                    inputs, targets = (p.reshape(-1, size, *p.shape[2:]) for p in parts)
+                    losses, _ = losses_of(model, inputs, targets)
                     yield start, losses.view(n, end - start)
 
 

@@ -35,6 +35,7 @@ def evaluation_layout(
 ) -> tuple[NDArray[np.int64], int]:
     """Where evaluation_sequences lie: the first position of each in corpus.values int64 [count], and the overlap.
 
+    A sequence needs length + 1 positions of its document, or length where the corpus has targets of its own.
     The overlap is the largest number of judged positions that two sequences share: 0 when all are independent
     pieces of text. Each document gets one sequence before any gets two (documents drawn by the seed where there are
     fewer sequences than documents); a further one goes where the sequences then lie farthest apart. Where a document
@@ -43,7 +44,8 @@ def evaluation_layout(
     if length < 1 or count < 1:
         raise InputError(f"Evaluation needs a length and a count of at least 1, not {length} and {count}.")
     boundaries = corpus.boundaries[[0, -1]] if join else corpus.boundaries
-    room = np.diff(boundaries) - 1 - length  # the largest first position in each document
+    extra = corpus.targets is None  # the target of the last position is the value after it
+    room = np.diff(boundaries) - extra - length  # the largest first position in each document
     usable = np.flatnonzero(room >= 0)
     if len(usable) == 0:
         longest = int(np.diff(boundaries).max())
@@ -53,7 +55,7 @@ def evaluation_layout(
             else "judge shorter sequences (--max-length) or lay the documents end to end (--join)"
         )
         raise InputError(
-            f"A sequence of {length} positions needs {length + 1} {corpus.unit}, but the longest "
+            f"A sequence of {length} positions needs {length + extra} {corpus.unit}, but the longest "
             f"{'text' if join else 'document'} has {longest}; {advice}."
         )
     random = generator(seed, 2)

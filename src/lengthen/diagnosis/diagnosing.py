@@ -14,6 +14,7 @@ from torch import nn
 from lengthen.data import Corpus, HeldOutSequences, load_corpus
 from lengthen.data.loading import Source
 from lengthen.diagnosis.confidence import mean_and_stderr
+from lengthen.diagnosis.measure import Measure
 from lengthen.diagnosis.position_loss import (
     Interval,
     IntervalSums,
@@ -25,16 +26,16 @@ from lengthen.diagnosis.position_loss import (
 from lengthen.diagnosis.states import head_states
 from lengthen.diagnosis.verdict import ENOUGH, break_point, sentence
 from lengthen.errors import InputError
-from lengthen.models import family_name, library_model, load, tokenizer_for, wrap
+from lengthen.models import family_name, library_model, load, tokenizer_for, vocabulary_size, wrap
 from lengthen.results import Diagnosis, HeadState, PositionPerplexity, versions
-from lengthen.streaming import Progress, Tokens
+from lengthen.streaming import Progress, Tokens, loss_name
 
 FIELD_POSITIONS = (2048, 8192, 32768, 131072)
 
 
 def diagnose(
     model: str | Path | nn.Module,
-    data: Source | Corpus | HeldOutSequences | NDArray[np.int64],
+    data: Source | Corpus | HeldOutSequences | NDArray[Any],
     *,
     train_context: int,
     max_length: int | None = None,
@@ -49,7 +50,8 @@ def diagnose(
 ) -> Diagnosis:
     """Position-wise loss to any length against the model's own reset baseline, with a verdict.
 
-    model: a directory, a hub name, or a (wrapped) model. data: what load_corpus takes, a Corpus, or tokens [n, L + 1].
+    model: a directory, a hub name, or a (wrapped) model. data: what load_corpus takes, a Corpus, or tokens [n, L + 1]
+    (for a module that is no language model: what it reads, frames [n, L + 1, ...] or a corpus with its targets).
     train_context: T. max_length: L (64 T unless said). n: held-out sequences, at least 16 for a verdict.
     positions: where perplexity is told (over the eighth before each). tokenizer: the model's own unless said.
     join: lay documents end to end where none is long enough. segment: positions a call (chosen by device and n).
@@ -69,7 +71,7 @@ def diagnose(
         tokenizer = tokenizer if tokenizer is not None else tokenizer_for(model)
         model = load(model)
     wrap(model)
-    tokens = _tokens(model, data, length, n, tokenizer if tokenizer is not None else "bytes", join, seed)
+    tokens = _sequences(model, data, length, n, tokenizer if tokenizer is not None else "bytes", join, seed)
 
     buckets = bucket_intervals(train_context, length)
     around = [(p - max(1, p // 8), p) for p in sorted(set(positions)) if 0 < p <= length]
@@ -96,9 +98,10 @@ def diagnose(
     found = buckets_of(carried, reset, len(buckets))
     enough = tokens.shape[0] >= ENOUGH
     reaches = found[-1].start >= train_context
-    point = break_point(found, train_context) if enough else None
-    zero_start = _perplexity(reset, (0, length))
-    beyond = _perplexity(carried, far) if far in intervals else (None, None)
+    measure = Measure(loss_name(model, tokens))
+    point = break_point(found, train_context, measure) if enough else None
+    zero_start = _told(measure, reset, (0, length))
+    beyond = _told(measure, carried, far) if far in intervals else (None, None)
     return Diagnosis(
         model=name or type(library_model(model)).__name__,
         family=family_name(model),
@@ -111,34 +114,41 @@ def diagnose(
         in_context_stderr=zero_start[1],
         far=beyond[0],
         far_stderr=beyond[1],
-        own_reset=_perplexity(reset, far)[0] if far in intervals else None,
+        own_reset=_told(measure, reset, far)[0] if far in intervals else None,
+        loss=measure.loss,
         break_point=point,
         fails=(point is not None) if enough and reaches and math.isfinite(found[-1].own_reset_loss) else None,
-        verdict=sentence(found, train_context, point, tokens.shape[0], length),
-        positions=[PositionPerplexity(b, a, b, *_perplexity(carried, (a, b)), tokens.shape[0]) for a, b in around],
+        verdict=sentence(found, train_context, point, tokens.shape[0], length, measure),
+        positions=[PositionPerplexity(b, a, b, *_told(measure, carried, (a, b)), tokens.shape[0]) for a, b in around],
         states=states,
         configuration={"segment": segment, "join": join, "positions": list(positions)},
         versions=versions(),
     )
 
 
-def _perplexity(sums: IntervalSums, interval: Interval) -> tuple[float, float]:
-    """exp of the mean loss over an interval, with the standard error carried over."""
+def _told(measure: Measure, sums: IntervalSums, interval: Interval) -> tuple[float, float]:
+    """The mean loss over an interval as it is told, with the standard error carried over."""
     loss, stderr = mean_and_stderr(sums.means()[:, sums.intervals.index(interval)])
-    perplexity = math.exp(loss) if loss < 700 else math.inf if loss == loss else math.nan
-    return perplexity, perplexity * stderr
+    return measure.value(loss), measure.value_stderr(loss, stderr)
 
 
-def _tokens(model: nn.Module, data: Any, length: int, n: int, tokenizer: Any, join: bool, seed: int) -> Tokens:
-    if isinstance(data, np.ndarray | HeldOutSequences) and len(data.shape) == 2:
+def _sequences(model: nn.Module, data: Any, length: int, n: int, tokenizer: Any, join: bool, seed: int) -> Tokens:
+    size = vocabulary_size(model)
+    if isinstance(data, np.ndarray | HeldOutSequences) and len(data.shape) >= 2:
         if data.shape[1] < length + 1:
-            raise InputError(f"The tokens have {data.shape[1]} positions, but {length + 1} are needed.")
-        size = library_model(model).get_input_embeddings().num_embeddings
-        if isinstance(data, np.ndarray) and data.size and not 0 <= data.min() <= data.max() < size:
+            raise InputError(f"The sequences have {data.shape[1]} positions, but {length + 1} are needed.")
+        if isinstance(data, HeldOutSequences):
+            return data.first(length)
+        if size is not None and (data.ndim > 2 or data.dtype.kind not in "iu"):
+            raise InputError(
+                f"The data are {data.dtype} of shape {data.shape}, but a language model reads token ids [sequences, positions]."
+            )
+        if size is not None and data.size and not 0 <= data.min() <= data.max() < size:
             raise InputError(
                 f"The tokens run from {data.min()} to {data.max()}, but the model has ids 0 to {size - 1}."
             )
-        return data if data.shape[1] == length + 1 else data[:, : length + 1]
+        return data[:, : length + 1]
     corpus = data if isinstance(data, Corpus) else load_corpus(data, tokenizer)
-    corpus.require_vocabulary(library_model(model).get_input_embeddings().num_embeddings)
+    if size is not None:
+        corpus.require_vocabulary(size)
     return HeldOutSequences(corpus, length=length, count=n, seed=seed, join=join)

@@ -5,35 +5,45 @@ from __future__ import annotations
 import math
 
 from lengthen.diagnosis.confidence import t_975
+from lengthen.diagnosis.measure import Measure
 from lengthen.results import Bucket
 
-MARGIN = math.log(1.02)
-"""A model fails where its perplexity exceeds own_reset by 2 %, and by the 95 % interval of the difference."""
+PERPLEXITY = Measure()
+
+MARGIN = 0.02
+"""A model fails where its perplexity (or mean loss) exceeds own_reset by 2 %, and by the 95 % interval of the difference."""
 ENOUGH = 16
 """With fewer sequences no break point is claimed."""
 
 
-def exceeds(bucket: Bucket) -> bool:
+def exceeds(bucket: Bucket, measure: Measure = PERPLEXITY) -> bool:
     """Whether the bucket's loss is above own_reset by the margin, and surely so.
 
     A loss that is not finite is, where own_reset is finite.
     """
     if not math.isfinite(bucket.loss):
         return math.isfinite(bucket.own_reset_loss)
-    return bucket.excess > MARGIN and bucket.excess - t_975(bucket.n - 1) * bucket.excess_stderr > 0
+    return measure.change(bucket) > MARGIN and bucket.excess - t_975(bucket.n - 1) * bucket.excess_stderr > 0
 
 
-def break_point(buckets: list[Bucket], train_context: int) -> int | None:
+def break_point(buckets: list[Bucket], train_context: int, measure: Measure = PERPLEXITY) -> int | None:
     """The start of the first bucket past T that exceeds own_reset and after which no later bucket falls back."""
     found = None
     for bucket in reversed([b for b in buckets if b.start >= train_context]):
-        if not exceeds(bucket):
+        if not exceeds(bucket, measure):
             break
         found = bucket.start
     return found
 
 
-def sentence(buckets: list[Bucket], train_context: int, point: int | None, n: int, max_length: int) -> str:
+def sentence(
+    buckets: list[Bucket],
+    train_context: int,
+    point: int | None,
+    n: int,
+    max_length: int,
+    measure: Measure = PERPLEXITY,
+) -> str:
     """What the buckets say, in one sentence."""
     last = buckets[-1]
     if n < ENOUGH:
@@ -45,14 +55,13 @@ def sentence(buckets: list[Bucket], train_context: int, point: int | None, n: in
             "No verdict: the loss is not finite even with the state zeroed every training context; check the weights."
         )
     if point is None:
-        change = 100 * math.expm1(last.excess)
         return (
-            f"No failure up to {max_length:,} positions: past the training context of {train_context:,} the perplexity "
-            f"stays with the reset baseline (last bucket {change:+.1f} %)."
+            f"No failure up to {max_length:,} positions: past the training context of {train_context:,} the "
+            f"{measure.name} stays with the reset baseline (last bucket {100 * measure.change(last):+.1f} %)."
         )
     if not math.isfinite(last.loss):
         return f"Fails: the loss is no longer finite; it leaves the reset baseline at position {point:,}."
     return (
-        f"Fails: from position {point:,} ({point / train_context:g} times the training context) the perplexity exceeds "
-        f"the reset baseline for good, and is {math.exp(min(last.excess, 700)):.3g} times it at {last.start:,} to {last.end:,}."
+        f"Fails: from position {point:,} ({point / train_context:g} times the training context) the {measure.name} exceeds "
+        f"the reset baseline for good, and is {1 + measure.change(last):.3g} times it at {last.start:,} to {last.end:,}."
     )

@@ -6,6 +6,7 @@ from lengthen.models.binding import (
     is_language_model,
     library_model,
     sequence_start,
+    vocabulary_size,
     weights_fingerprint,
     zero_state,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "survey",
     "tokenizer_for",
     "unwrap",
+    "vocabulary_size",
     "weights_fingerprint",
     "wrap",
     "zero_state",

@@ -50,6 +50,11 @@ def is_language_model(model: nn.Module) -> bool:
     return hasattr(type(library_model(model)), "get_output_embeddings")
 
 
+def vocabulary_size(model: nn.Module) -> int | None:
+    """The number of token ids a language model has; None for any other module, whose inputs are its own matter."""
+    return library_model(model).get_input_embeddings().num_embeddings if is_language_model(model) else None
+
+
 def zero_state(model: nn.Module, rows: int, device: torch.device | str | None = None) -> RecurrentState:
     """The zero state of a wrapped model for so many rows, on its device (or the one given)."""
     target = library_model(model)

@@ -122,18 +122,18 @@ def prediction_losses(module: nn.Module, predictions: Tensor | None, targets: Te
     """
     predictions = require_predictions(module, predictions)
     own = getattr(library_model(module), "position_losses", None)
+    precise = torch.promote_types(predictions.dtype, torch.float32)
     if own is not None:
         losses = own(predictions, targets)
     elif not targets.is_floating_point():
         if predictions.shape[:-1] != targets.shape:
             raise _unfit(predictions, targets)
-        precise = torch.promote_types(predictions.dtype, torch.float32)
         flat = predictions.to(precise).flatten(0, 1)
         losses = F.cross_entropy(flat, targets.flatten(), ignore_index=IGNORED, reduction="none").view(targets.shape)
     else:
         if predictions.shape != targets.shape:
             raise _unfit(predictions, targets)
-        squared = (predictions - targets.to(predictions.dtype)).square()
+        squared = (predictions.to(precise) - targets.to(precise)).square()
         losses = squared if squared.dim() == 2 else squared.flatten(2).mean(2)
     if losses.shape != targets.shape[:2]:
         raise InputError(
@@ -153,7 +153,7 @@ def require_predictions(module: nn.Module, predictions: Tensor | None) -> Tensor
     return predictions
 
 
-def loss_name(module: nn.Module, targets: Tensor) -> str:
+def prediction_loss_name(module: nn.Module, targets: Tensor) -> str:
     """What prediction_losses takes for such targets, in words."""
     own = getattr(library_model(module), "position_losses", None)
     return "own loss" if own is not None else "mean squared error" if targets.is_floating_point() else "cross-entropy"

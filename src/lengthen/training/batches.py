@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from lengthen.data import Windows
+from lengthen.data.arrays import IGNORED
 
 
 class MicroBatches(IterableDataset):
     """The windows of this process, each step's lanes cut into equal micro-batches.
 
     windows: of this rank. accumulation: micro-batches a step. steps: the first to give, and the one to stop before.
-    A batch's labels are called shift_labels, since windows shift them beforehand; the Trainer counts a step's tokens
-    only where labels stand too, which go no further.
+    A batch's labels are called shift_labels, since windows shift them beforehand. The Trainer counts a step's positions
+    by its labels, those that are not -100; these go no further, so that for float targets they say what is padding.
     """
 
     def __init__(self, windows: Windows, accumulation: int, steps: range) -> None:
@@ -26,6 +28,9 @@ class MicroBatches(IterableDataset):
         self.windows.seek(self.steps.start)
         for _, batch in zip(self.steps, self.windows):
             named = {**batch, "shift_labels": batch["labels"]}
+            if batch["labels"].is_floating_point():
+                mask = batch.get("attention_mask", torch.ones(batch["labels"].shape[:2], dtype=torch.long))
+                named["labels"] = mask.masked_fill(mask == 0, IGNORED)
             rows = len(batch["lane"]) // self.accumulation
             for i in range(self.accumulation):
                 yield {name: part(value, i * rows, rows) for name, value in named.items()}

@@ -17,11 +17,11 @@ from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from lengthen.data import Corpus, LaneWindows, ShuffledWindows, Windows
 from lengthen.errors import InputError
 from lengthen.interventions import TBPTT, Intervention, Mixture
-from lengthen.models import library_model
+from lengthen.models import library_model, vocabulary_size
 from lengthen.results import TrainingRecord, versions
 from lengthen.streaming import Progress
 from lengthen.training.checkpoints import checkpoints_in, writing
-from lengthen.training.processes import all_or_none, first_decides, process_share
+from lengthen.training.processes import TIMEOUT, all_or_none, first_decides, join, named_if_lost, process_share
 from lengthen.training.trainer import MetricsFile, StateTrainer, StepProgress
 
 OWNED = frozenset(
@@ -105,9 +105,12 @@ def run_training(
         raise InputError(f"The steps between two checkpoints are {optimisation.save_steps}; give at least 1.")
     if out is None and (resume or optimisation.save_steps is not None):
         raise InputError("Checkpoints need a run folder to lie in; name one as `out`.")
+    join(optimisation.config.get("ddp_timeout", TIMEOUT))
     if out is not None and not resume and first_decides(lambda: bool(checkpoints_in(Path(out)))):
         raise InputError(f"{out} holds the checkpoints of a run; resume it, or choose another folder.")
-    corpus.require_vocabulary(library_model(model).get_input_embeddings().num_embeddings)
+    size = vocabulary_size(model)
+    if size is not None:
+        corpus.require_vocabulary(size)
     windows = windows_for(corpus, intervention, context=train_context, lanes=optimisation.rows, seed=seed)
     folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="lengthen-"))
     try:
@@ -119,13 +122,13 @@ def run_training(
             own.append(MetricsFile(folder / "metrics.jsonl"))
         if progress is not None:
             own.append(StepProgress(progress))
-        with _quiet():
+        with _quiet(), named_if_lost():
             trainer = StateTrainer(model, windows, intervention, arguments, callbacks=own)
             trainer.remove_callback(PrinterCallback)
             trainer.train(resume)
-        trainer.accelerator.wait_for_everyone()
         if out is not None:
-            _save_model(trainer, folder)
+            with named_if_lost():
+                _save_model(trainer, folder)
         trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
         record = TrainingRecord(
             intervention=intervention.name,
