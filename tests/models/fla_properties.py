@@ -6,13 +6,23 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
+from lengthen import unwrap, wrap
 from tests.models.family_properties import *  # noqa: F403
+from tests.models.family_properties import IDS, MASK, Build
 from tests.models.family_properties import __all__ as _shared
 from tests.models.fla_reference import fla_runs_on_cpu
 
-__all__ = [*_shared, "fla_runs_on_cpu", "library_states", "run_fla_on_cpu", "value_first"]  # noqa: PLE0604
+__all__ = [
+    *_shared,
+    "fla_runs_on_cpu",
+    "library_states",
+    "run_fla_on_cpu",
+    "test_generate_gives_the_same_tokens",
+    "value_first",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -38,3 +48,16 @@ def library_states(value_first: bool) -> Callable[[Any, Any], list[Tensor]]:
 @pytest.fixture
 def adapted_layers() -> list[str]:
     return ["o_proj"]
+
+
+def test_generate_gives_the_same_tokens(build: Build) -> None:
+    """As the library gives them without its cache: what it gives with one is wrong (see test_fla)."""
+    model = build()
+    prompts = {"input_ids": IDS[:2, :30], "attention_mask": MASK[:2, :30]}
+    options = {"max_new_tokens": 6, "eos_token_id": None}
+    for how in ({"do_sample": False}, {"num_beams": 3, "do_sample": False}):
+        unwrap(model)
+        expected = model.generate(**prompts, **options, **how, use_cache=False)
+        wrap(model)
+        for cached in (True, False):
+            assert torch.equal(model.generate(**prompts, **options, **how, use_cache=cached), expected), (how, cached)

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers.activations import ACT2FN
 
 from lengthen.kernels import gated_delta_rule, short_conv
+from lengthen.models import delta_rules_fla
 from lengthen.models.call import Marks
 from lengthen.models.family import Family, LayerKind
 from lengthen.state import LayerState, TensorSpec
@@ -170,5 +171,6 @@ FAMILY = Family(
             zero_state=attention_zero_state,
             specs=SPECS,
         ),
+        *delta_rules_fla.KINDS,
     ),
 )

@@ -125,6 +125,7 @@ KINDS = tuple(
         zero_state=zero_state,
         specs=SPECS,
         returns=returns,
+        own_cache=False,
     )
     for name, layer, forward in (
         ("fla_gated_delta_net", "fla.layers.gated_deltanet.GatedDeltaNet", gated_delta_net),

@@ -68,6 +68,7 @@ FAMILY = Family(
             zero_state=zero_state,
             specs=SPECS,
             returns=returns,
+            own_cache=False,
         ),
     ),
 )

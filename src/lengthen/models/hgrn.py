@@ -94,6 +94,7 @@ FAMILY = Family(
             zero_state=zero_state,
             specs={"recurrent": TensorSpec("recurrent"), "window": TensorSpec("window")},
             returns=returns,
+            own_cache=False,
             arguments=("lower_bound",),
         ),
         LayerKind(
@@ -104,6 +105,7 @@ FAMILY = Family(
             zero_state=zero_state_2,
             specs={"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")},
             returns=returns,
+            own_cache=False,
             arguments=("lower_bound",),
         ),
     ),

@@ -134,6 +134,7 @@ FAMILY = Family(
             zero_state=retention_zero_state,
             specs={"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")},
             returns=returns,
+            own_cache=False,
         ),
         LayerKind(
             name="linear_attention",
@@ -146,6 +147,7 @@ FAMILY = Family(
                 "normaliser": TensorSpec("recurrent", head_axis=1, noise=False),
             },
             returns=returns,
+            own_cache=False,
         ),
     ),
 )

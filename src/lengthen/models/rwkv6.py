@@ -105,6 +105,7 @@ FAMILY = Family(
             zero_state=time_mix_zero_state,
             specs=SPECS,
             returns=returns,
+            own_cache=False,
         ),
         LayerKind(
             name="rwkv6_channel_mix",
@@ -114,6 +115,7 @@ FAMILY = Family(
             zero_state=zero_window,
             specs=SPECS,
             returns=channel_mix_returns,
+            own_cache=False,
         ),
     ),
 )

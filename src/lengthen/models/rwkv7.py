@@ -98,6 +98,7 @@ FAMILY = Family(
             zero_state=time_mix_zero_state,
             specs=SPECS,
             returns=time_mix_returns,
+            own_cache=False,
             arguments=("v_first",),
         ),
         LayerKind(
@@ -108,6 +109,7 @@ FAMILY = Family(
             zero_state=zero_window,
             specs=SPECS,
             returns=channel_mix_returns,
+            own_cache=False,
         ),
     ),
 )
