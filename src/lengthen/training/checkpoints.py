@@ -106,11 +106,13 @@ def writing(what: str, folder: Path) -> Iterator[None]:
 
     try:
         yield
-    except (OSError, SafetensorError, RuntimeError) as error:
-        number = getattr(error, "errno", None)
-        text = " ".join(str(error).split())
-        full = number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text or "unexpected pos" in text
-        if not full and not isinstance(error, OSError | SafetensorError):
+    except (RunError, OSError, SafetensorError, RuntimeError) as error:
+        text = " ".join(str(error).split()).rstrip(".")
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        full = full or any(
+            sign in text for sign in ("No space left", "disk is full", "PytorchStreamWriter", "enforce fail")
+        )
+        if not full and isinstance(error, RuntimeError):
             raise
         reason = "the disk is full" if full else getattr(error, "strerror", None) or text
         raise RunError(f"{what} cannot be written to {folder} ({reason}); {_kept(folder)}.") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
@@ -13,12 +14,35 @@ from accelerate.utils import broadcast_object_list, gather_object
 from lengthen.errors import InputError, LengthenError, RunError
 
 T = TypeVar("T")
+TIMEOUT = 600
+"""Seconds that a process waits for the others before it ends the run."""
+
+
+def join(timeout: int = TIMEOUT) -> None:
+    """Meets the other processes, if there are any; none then waits for another longer than this many seconds."""
+    _state(timeout)
 
 
 def process_share() -> tuple[int, int]:
     """(rank, world size) of this process."""
     state = _state()
     return state.process_index, state.num_processes
+
+
+@contextmanager
+def named_if_lost() -> Iterator[None]:
+    """Turns what PyTorch raises where another process ended or hangs into a RunError."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = " ".join(str(error).split())
+        lost = isinstance(error, torch.distributed.DistError) or "gloo" in text or "NCCL" in text
+        if _state().num_processes == 1 or not lost:
+            raise
+        raise RunError(
+            f"Process {_state().process_index} of {_state().num_processes} lost another one, which ended or did not "
+            f"answer in time ({text[:200]}); see what that one said, and go on with --resume."
+        ) from error
 
 
 def first_decides(question: Callable[[], T]) -> T:
@@ -53,5 +77,6 @@ def all_or_none() -> Iterator[None]:
             raise RunError(f"Process {item[0]} of {state.num_processes} failed: {item[1]}")
 
 
-def _state() -> PartialState:
-    return PartialState(cpu=not torch.cuda.is_available())
+def _state(timeout: int = TIMEOUT) -> PartialState:
+    """This process among the others, whom it meets on the first call."""
+    return PartialState(cpu=not torch.cuda.is_available(), timeout=timedelta(seconds=timeout))

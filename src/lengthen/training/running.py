@@ -115,8 +115,7 @@ def run_training(
     folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="lengthen-"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        on_cpu = next(model.parameters()).device.type == "cpu"
-        arguments = _arguments(optimisation, folder, seed, on_cpu)
+        arguments = _arguments(optimisation, folder, seed, model)
         own = [*callbacks]
         if out is not None:
             own.append(MetricsFile(folder / "metrics.jsonl"))
@@ -173,7 +172,7 @@ def _save_model(trainer: StateTrainer, folder: Path) -> None:
     trainer.accelerator.wait_for_everyone()
 
 
-def _arguments(optimisation: Optimisation, folder: Path, seed: int, on_cpu: bool) -> TrainingArguments:
+def _arguments(optimisation: Optimisation, folder: Path, seed: int, model: nn.Module) -> TrainingArguments:
     _, world = process_share()
     share = world * optimisation.accumulation
     if optimisation.rows % share:
@@ -198,7 +197,8 @@ def _arguments(optimisation: Optimisation, folder: Path, seed: int, on_cpu: bool
         "adam_beta2": 0.95,
         "max_grad_norm": optimisation.clip,
         "seed": seed,
-        "use_cpu": on_cpu,
+        "use_cpu": next(model.parameters()).device.type == "cpu",
+        "ddp_find_unused_parameters": any("expert" in name for name, _ in model.named_modules()),
         "logging_steps": 10,
         "save_strategy": "no" if optimisation.save_steps is None else "steps",
         "save_steps": optimisation.save_steps or 1,
