@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from lengthen.diagnosis.pieces import Pieces
 from lengthen.errors import InputError
 from lengthen.results import Drift, HeadDrift
 from lengthen.state import RecurrentState
@@ -112,7 +113,8 @@ def training_states(
     shown = _ladder(train_context)
     drawn = sorted(set((random.integers(train_context, size=PLACES) + 1).tolist()))
     together = max(1, ROWS // n)
-    reference, held_out = [], []
+    reference: list[Features] = []
+    held_out: list[Features] = []
     heads: list[Head] = []
     done = 0
     for kept, chosen, cuts in ((reference, firsts[::2], shown), (held_out, firsts[1::2], drawn)):
@@ -153,10 +155,9 @@ def window_features(
 ) -> tuple[list[Head], Features]:
     """The heads, and features [windows, cuts, n, H, F] before each cut of the windows that begin at these positions."""
     n = tokens.shape[0]
-    parts = np.concatenate([np.asarray(tokens[:, first : first + length + 1]) for first in firsts])
     found = {}
     heads: list[Head] = []
-    for piece in stream(model, parts, segment=segment, cuts=cuts):
+    for piece in stream(model, Pieces(tokens, firsts, length), segment=segment, cuts=cuts):
         if piece.end in cuts:
             heads, features = head_features(piece.final_state)
             found[piece.end] = features.reshape(len(firsts), n, *features.shape[1:])

@@ -48,7 +48,8 @@ def effective_remembrance(
     end beyond the tokens, or a start that is not before some end.
     """
     require_wrapped(model)
-    if library_model(model).get_output_embeddings() is None:
+    head = getattr(library_model(model), "get_output_embeddings", None)
+    if head is None or head() is None:
         raise InputError(
             f"{type(library_model(model)).__name__} predicts no vocabulary, and effective remembrance compares "
             "distributions over one; diagnose it without."

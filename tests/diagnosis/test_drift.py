@@ -1,0 +1,108 @@
+"""Drift: limits that chance rarely exceeds, states that leave them; how long each head remembers."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lengthen import stream
+from lengthen.diagnosis.drift import LEVEL, head_features, training_states, window_features
+from lengthen.diagnosis.forgetting import forgetting_times
+from lengthen.errors import InputError
+from lengthen.training import Mamba2Recipe
+
+T, N = 16, 16
+TOKENS = np.random.default_rng(0).integers(256, size=(N, 64 * T + 1))
+
+
+def untrained(*decays):
+    return Mamba2Recipe(width=16, layers=2, head_dim=8, state_size=8, decay_range=decays).build(seed=0)
+
+
+@pytest.fixture(scope="module")
+def slow():
+    return untrained(0.002, 0.05)
+
+
+@pytest.fixture(scope="module")
+def shown(slow):
+    return training_states(slow, TOKENS, T)
+
+
+def groups_at(model, *positions):
+    return {
+        part.end: head_features(part.final_state)[1]
+        for part in stream(model, TOKENS, cuts=positions)
+        if part.end in positions
+    }
+
+
+def surely_below(alarms, draws, rate):
+    """Whether the 95 % upper bound (Clopper and Pearson) of the rate at which these alarms come is at most `rate`."""
+    tail = sum(math.comb(draws, k) * rate**k * (1 - rate) ** (draws - k) for k in range(alarms + 1))
+    return tail <= 0.05
+
+
+def test_states_from_within_the_training_context_are_rarely_outside(slow, shown):
+    """Over 400 groups of held-out windows at every position, and whichever of the heads."""
+    random, alarms = np.random.default_rng(1), 0
+    fresh = random.integers(256, size=(N, 2000))
+    for position in range(1, T + 1):
+        firsts = random.integers(2000 - T, size=25).tolist()
+        _, found = window_features(slow, fresh, firsts, position, [position], None)
+        alarms += sum(any(drift.outside for drift in shown.judge(position, group[0])) for group in found)
+    print(f"{alarms} false alarms of 400, level {LEVEL}")
+    assert surely_below(alarms, 400, 0.08)
+
+
+def test_growing_states_are_outside_and_those_that_settled_are_not(slow, shown):
+    far = shown.drift(groups_at(slow, 4 * T, 16 * T))
+    assert len(far.heads) == 2 * 2 * 4 and all(head.outside for head in far.heads)
+    by_position = {p: [h.distance for h in far.heads if h.position == p] for p in (4 * T, 16 * T)}
+    assert all(a < b for a, b in zip(by_position[4 * T], by_position[16 * T]))
+    quick = untrained(200.0, 400.0)
+    assert not any(head.outside for head in training_states(quick, TOKENS, T).drift(groups_at(quick, 16 * T)).heads)
+
+
+def test_a_state_that_overflowed_is_outside(shown):
+    group = np.full((N, len(shown.heads), 3), math.inf)
+    assert all(drift.outside for drift in shown.judge(T, np.nan_to_num(group, posinf=1e30)))
+
+
+def test_the_same_seed_gives_the_same_limits(slow, shown):
+    again, other = training_states(slow, TOKENS, T), training_states(slow, TOKENS, T, seed=1)
+    assert (again.limits == shown.limits).all() and not (other.limits == shown.limits).all()
+
+
+def test_too_few_windows_are_refused(slow):
+    with pytest.raises(InputError, match="fewer than 64 windows"):
+        training_states(slow, TOKENS[:, : 3 * T + 1], T)
+
+
+def test_forgetting_times_are_those_of_explicit_decays():
+    """Where the step does not depend on the input, a head forgets over 1 / (step A) tokens."""
+    model = untrained(0.5, 16.0)
+    with torch.no_grad():
+        for layer in model.backbone.layers:
+            layer.mixer.in_proj.weight[-layer.mixer.num_heads :] = 0
+    found = forgetting_times(model, TOKENS, T)
+    mixers = [layer.mixer for layer in model.backbone.layers]
+    expected = [
+        1 / float(rate)
+        for mixer in mixers
+        for rate in torch.nn.functional.softplus(mixer.dt_bias.detach()) * mixer.A_log.detach().exp()
+    ]
+    assert [f.tokens for f in found] == pytest.approx(expected, rel=0.03)  # float32 sees the slowest lose 5 % in 4 T
+    assert [(f.layer, f.head) for f in found[:4]] == [("backbone.layers.0.mixer", head) for head in range(4)]
+    assert min(expected) < T < max(expected) and all(f.stderr < 0.03 * f.tokens for f in found)
+
+
+def test_what_never_decays_has_no_forgetting_time():
+    model = untrained(1e-12, 1e-12)
+    assert all(f.tokens is None for f in forgetting_times(model, TOKENS, T))
+
+
+def test_forgetting_needs_two_training_contexts(slow):
+    with pytest.raises(InputError, match="past 32 positions"):
+        forgetting_times(slow, TOKENS[:, : 2 * T], T)
