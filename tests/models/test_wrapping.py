@@ -11,6 +11,7 @@ from lengthen import load, unwrap, wrap, zero_state
 from lengthen.errors import InputError
 from lengthen.models import is_wrapped, weights_fingerprint
 from lengthen.models.parity import _error, _state_error
+from lengthen.models.tiny_models import TINY_MODELS, build_tiny_model
 from tests.conftest import tiny_mamba2
 
 IDS = torch.randint(256, (3, 75), generator=torch.Generator().manual_seed(0))
@@ -293,6 +294,15 @@ def test_the_weights_fingerprint_sees_every_weight():
     with torch.no_grad():
         model.backbone.layers[1].mixer.D[0] += 1e-3
     assert weights_fingerprint(model) != before
+
+
+@pytest.mark.parametrize("name", ["Lfm2", "Lfm2Moe", "Lfm3"])
+def test_a_model_of_short_convolutions_alone_is_told_that_it_has_no_recurrent_state(name):
+    tiny = next(tiny for tiny in TINY_MODELS if tiny.name == name)
+    if not tiny.installed:
+        pytest.skip(f"the installed transformers has no {name}")
+    with pytest.raises(InputError, match=rf"{name}ForCausalLM has no recurrent state: the short convolution model"):
+        wrap(build_tiny_model(tiny))
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,11 @@ def require_no_unknown_layer(model: nn.Module, known: Layers) -> None:
     }
     for module, (name, reason) in suspects.items():
         if reason and type(module) not in holders:  # a block that takes the cache takes it for what it holds
+            if not known and type(module).__name__.endswith("ShortConv"):
+                raise InputError(
+                    f"{type(model).__name__} has no recurrent state: the short convolution {name} sees its last few "
+                    "inputs and attention the rest, so that nothing could be passed on; give a recurrent model."
+                )
             raise InputError(
                 f"{type(model).__name__} has the recurrent layer {name or 'itself'} ({type(module).__name__}), which "
                 f"lengthen cannot run ({reason}), so that its state would be dropped without a word; give it the two "
