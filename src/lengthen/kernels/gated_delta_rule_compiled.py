@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lengthen.kernels.dispatch import compiled
 from lengthen.kernels.gated_delta_rule_portable import segment_length
+from lengthen.kernels.recurrence import fresh_like
 
 
 def delta_rule_compiled_forward(
@@ -24,7 +25,7 @@ def delta_rule_compiled_forward(
     batch, positions, heads, value_dim = value.shape
     state = (heads, query.shape[3], value_dim)
     segment = segment_length(log_decay)
-    output = value.new_empty(value.shape)
+    output = fresh_like(value)
     final_state = value.new_empty((batch, *state), dtype=torch.float32)
     boundary_states = final_state.new_empty((batch, (positions - 1) // segment, *state))
     compiled.gated_delta_rule_forward(
@@ -58,7 +59,7 @@ def delta_rule_compiled_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, value, log_decay, beta, input_gain and initial_state (empty for one left out)."""
     assert compiled is not None
-    d_query, d_key, d_value, d_beta = (x.new_empty(x.shape) for x in (query, key, value, beta))
+    d_query, d_key, d_value, d_beta = (fresh_like(x) for x in (query, key, value, beta))
     d_log_decay, d_gain = (None if x is None else x.new_empty(x.shape) for x in (log_decay, input_gain))
     d_initial = None if initial_state is None else initial_state.new_empty(initial_state.shape, dtype=torch.float32)
     compiled.gated_delta_rule_backward(

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from lengthen.kernels.dispatch import Form, choose_form, compiled
+from lengthen.kernels.mlstm_normaliser import append_one, divide_by_normaliser
 from lengthen.kernels.recurrence import check_floating, check_sequence, check_shape, compute_dtype
 from lengthen.kernels.ssd import ssd
 
@@ -67,14 +68,10 @@ def mlstm(
     gain = log_gain.exp()
     if input_gain is not None:
         gain = gain * input_gain
-    with_one = torch.cat([value.to(compute), value.new_ones((*value.shape[:-1], 1), dtype=compute)], -1)
     initial = torch.cat([state.matrix, state.normaliser.unsqueeze(-1)], -1)
-    read, final = ssd(query, key, with_one, log_decay, gain, initial_state=initial)
+    read, final = ssd(query, key, append_one(value, compute), log_decay, gain, initial_state=initial)
+    output = divide_by_normaliser(read, maximum, epsilon, value.dtype)
     dim = value.shape[-1]
-    # Below exp(-m)'s range the output is 0 either way.
-    floor = (-maximum.clamp(min=-80)).exp()
-    denominator = torch.maximum(read[..., dim].abs(), floor) + epsilon
-    output = (read[..., :dim] / denominator.unsqueeze(-1)).to(value.dtype)
     final_state = MlstmState(final[..., :dim].clone(), final[..., dim].clone(), maximum[:, -1].clone())
     return output, final_state
 

@@ -5,6 +5,7 @@ The chunk scan is the engine of the portable forms. It runs without autograd, ti
 only the chunk's own writes through repeated products, so that a decay very near 1 loses no digits over many chunks.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -49,18 +50,19 @@ def needs_gradient(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
-def fresh_like(tensor: Tensor) -> Tensor:
-    """An uninitialised contiguous output of a tensor's shape, dtype and device.
+def fresh_like(tensor: Tensor, *, shape: Sequence[int] | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    """An uninitialised contiguous output on a tensor's device, of its shape and dtype unless others are given.
 
     A large one on a CPU lies in memory kept from an output that is gone: to touch new pages costs more than an
     elementwise recurrence, and malloc hands large memory back to the system each time.
     """
-    bytes_needed = tensor.numel() * tensor.element_size()
+    shape, dtype = shape or tensor.shape, dtype or tensor.dtype
+    bytes_needed = math.prod(shape) * dtype.itemsize
     # A tensor of another type stands for a real one while a function is traced.
     if compiled is None or type(tensor) is not Tensor or not tensor.is_cpu or bytes_needed <= _HUGE_PAGE:
-        return tensor.new_empty(tensor.shape)
+        return tensor.new_empty(shape, dtype=dtype)
     memory: Tensor = compiled.large_output(bytes_needed)
-    return memory.view(tensor.dtype).view(tensor.shape)
+    return memory.view(dtype).view(shape)
 
 
 _HUGE_PAGE = 2**21

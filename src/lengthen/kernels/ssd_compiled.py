@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lengthen.kernels.dispatch import compiled
+from lengthen.kernels.recurrence import fresh_like
 from lengthen.kernels.ssd_chunked import SEGMENT
 
 
@@ -23,7 +24,7 @@ def ssd_compiled_forward(
     assert compiled is not None
     batch, positions, heads, value_dim = value.shape
     state = (heads, query.shape[3], value_dim)
-    output = value.new_empty(value.shape)
+    output = fresh_like(value)
     final_state = value.new_empty((batch, *state), dtype=torch.float32)
     boundary_states = final_state.new_empty((batch, (positions - 1) // SEGMENT, *state))
     compiled.ssd_forward(
@@ -62,10 +63,10 @@ def ssd_compiled_backward(
     blocks = _blocks(query, value)
     # Where several tasks share out a group's heads, each writes its own sum for query and key.
     d_query, d_key = (
-        x.new_empty((blocks * batch, *x.shape[1:]), dtype=x.dtype if blocks == 1 else torch.float32)
+        fresh_like(x, shape=(blocks * batch, *x.shape[1:]), dtype=x.dtype if blocks == 1 else torch.float32)
         for x in (query, key)
     )
-    d_value, d_log_decay = value.new_empty(value.shape), log_decay.new_empty(log_decay.shape)
+    d_value, d_log_decay = fresh_like(value), log_decay.new_empty(log_decay.shape)
     d_gain = None if input_gain is None else input_gain.new_empty(input_gain.shape)
     d_skip = None if skip is None else skip.new_empty((batch, heads), dtype=torch.float32)
     d_initial = None if initial_state is None else initial_state.new_empty(initial_state.shape, dtype=torch.float32)
