@@ -19,11 +19,11 @@ class HeldOutSequences:
 
     Where a position's target is the next position's value it behaves as an array [count, length + 1, ...] of which
     columns are taken, sequences[:, a:b]; targets [count, length, ...] are the corpus's own targets of its inputs, None
-    elsewhere. Arguments and errors are evaluation_layout's.
+    elsewhere. overlap: the most positions that two of them share. Arguments and errors are evaluation_layout's.
     """
 
     def __init__(self, corpus: Corpus, *, length: int, count: int, seed: int = 0, join: bool = False) -> None:
-        self._first, _ = evaluation_layout(corpus, length=length, count=count, seed=seed, join=join)
+        self._first, self.overlap = evaluation_layout(corpus, length=length, count=count, seed=seed, join=join)
         self._values = corpus.values
         self.shape = (count, length + 1, *corpus.values.shape[1:])
         self.targets = None if corpus.targets is None else _Targets(corpus.targets, self._first)
@@ -32,6 +32,7 @@ class HeldOutSequences:
         """The same sequences, no further than `length` positions."""
         found = copy.copy(self)
         found.shape = (len(self), length + 1, *self.shape[2:])
+        found.overlap = max(0, self.overlap - (self.shape[1] - 1 - length))
         return found
 
     def __len__(self) -> int:

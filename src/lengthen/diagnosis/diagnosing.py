@@ -23,6 +23,7 @@ from lengthen.diagnosis.position_loss import (
     buckets_of,
     carried_losses,
 )
+from lengthen.diagnosis.sequence_losses import sequence_losses
 from lengthen.diagnosis.states import head_states
 from lengthen.diagnosis.verdict import ENOUGH, break_point, sentence
 from lengthen.errors import InputError
@@ -121,6 +122,7 @@ def diagnose(
         verdict=sentence(found, train_context, point, tokens.shape[0], length, measure),
         positions=[PositionPerplexity(b, a, b, *_told(measure, carried, (a, b)), tokens.shape[0]) for a, b in around],
         states=states,
+        sequences=sequence_losses(tokens, carried, reset, len(buckets)),
         configuration={"segment": segment, "join": join, "positions": list(positions)},
         versions=versions(),
     )
