@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from lengthen.errors import InputError
+from lengthen.models import stateful_layer
 from lengthen.models.families import kind_of
 from lengthen.models.family import LayerKind
 
@@ -73,7 +74,9 @@ def require_no_unknown_layer(model: nn.Module, known: Layers) -> None:
             f"{type(model).__name__} has the attention layer {type(attention[0]).__name__}, whose past lengthen can "
             "carry in language models only; wrap a module without attention."
         )
-    for name, layer, _ in known:
+    for name, layer, kind in known:
+        if kind in stateful_layer.FAMILY.kinds:
+            stateful_layer.require_one_input(name, layer)
         if getattr(layer, "bidirectional", False):
             raise InputError(
                 f"The layer {name} ({type(layer).__name__}) is bidirectional: its backward half needs the whole "

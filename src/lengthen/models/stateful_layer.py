@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from lengthen.errors import InputError
 from lengthen.models.call import Marks
 from lengthen.models.family import Family, LayerKind
 from lengthen.models.pieces import run_in_pieces
@@ -16,7 +18,7 @@ from lengthen.state import LayerState, TensorSpec
 
 @runtime_checkable
 class StatefulLayer(Protocol):
-    """A torch.nn.Module with these two methods, whose forward(x) is scan(x, a zero state) without the state.
+    """A torch.nn.Module with these two methods, whose forward(x) gives the y of scan(x, a zero state).
 
     wrap() finds such a layer by the methods, wherever it lies, and runs scan in place of its forward. It needs no
     notion of resets or padding: scan is called on the pieces between them. An attribute state_specs (tensor name ->
@@ -45,7 +47,33 @@ def forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> tu
     if state is None:
         double = any(p.dtype == torch.float64 for p in layer.parameters()) or x.dtype == torch.float64
         state = layer.zero_state(x.shape[0], x.device, torch.float64 if double else torch.float32)
-    return run_in_pieces(layer.scan, x, state, marks)
+
+    def run(part: Tensor, before: LayerState) -> tuple[Tensor, LayerState]:
+        versions = {name: t._version for name, t in before.items() if not t.is_inference()}
+        y, after = layer.scan(part, dict(before))
+        if any(before[name]._version != version for name, version in versions.items()):
+            raise InputError(
+                f"{type(layer).__name__}.scan changed the state it was given in place, where others may keep it; let it "
+                "return new tensors."
+            )
+        if after.keys() != before.keys():
+            raise InputError(
+                f"{type(layer).__name__}.scan returned the state {sorted(after)}, but was given {sorted(before)}; let it "
+                "return the same names."
+            )
+        return y, after
+
+    return run_in_pieces(run, x, state, marks)
+
+
+def require_one_input(name: str, layer: Any) -> None:
+    """Raises InputError where the layer's forward takes more than x, which scan would never see."""
+    further = list(inspect.signature(type(layer).forward).parameters)[2:]
+    if further:
+        raise InputError(
+            f"The forward of {name} ({type(layer).__name__}) takes {further[0]!r}, which scan(x, state) would not be "
+            "given; let it take x alone."
+        )
 
 
 def specs(layer: Any) -> Mapping[str, TensorSpec]:

@@ -49,6 +49,7 @@ def wrap(model: nn.Module) -> nn.Module:
     target = library_model(model)
     known = recurrent_layers(target)
     require_no_unknown_layer(target, known)
+    forward = _model_forward(type(target))
     layer: Any
     for name, layer, kind in known:
         layer._lengthen = LayerBinding(name, kind.name)
@@ -56,7 +57,7 @@ def wrap(model: nn.Module) -> nn.Module:
     for kind in {kind.name: kind for _, _, kind in known}.values():
         kind.prepare(target)
     fla_on_cpu.run_on_cpu(target)
-    target.forward = types.MethodType(_model_forward(type(target)), target)
+    target.forward = types.MethodType(forward, target)
     return model
 
 
@@ -143,7 +144,7 @@ def _model_forward(cls: Any) -> Callable[..., Any]:
 def _reduce_method(method: types.MethodType) -> tuple:
     """Bound methods pickle by name, which for lengthen's forward would be the library's: rebind it instead."""
     if method.__func__ is fla_on_cpu.forward:
-        return types.MethodType, (fla_on_cpu.forward, method.__self__)
+        return fla_on_cpu.bound, (method.__self__,)
     ours = getattr(method.__func__, _OURS, None)
     if ours is None or method.__func__.__dict__.get("__wrapped__") is not None:
         return getattr, (method.__self__, method.__func__.__name__)

@@ -1,0 +1,288 @@
+"""torch's LSTM, GRU and RNN inside any module: torch's own numbers, a state in and out, and refusals in a sentence."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from lengthen import check, unwrap, wrap, zero_state
+from lengthen.errors import InputError
+from lengthen.models import ModuleOutput, is_wrapped
+from lengthen.models.parity import _error, _state_error
+from tests.models.plain_models import KINDS, Regressor, frames
+
+X = frames(3, 40)
+
+
+@pytest.fixture(params=list(KINDS))
+def build(request):
+    return lambda **more: Regressor(**KINDS[request.param], **more).eval()
+
+
+def ends_of(model, hx):
+    """What torch's layer ended with, as wrap() lays it out: [B, layers, size]."""
+    hx = hx if isinstance(hx, tuple) else (hx,)
+    return dict(zip(("hidden", "cell"), (t.transpose(0, 1) for t in hx)))
+
+
+@torch.no_grad()
+def test_predictions_and_final_state_equal_torch_s_bit_for_bit(build):
+    model = build()
+    expected, (_, end) = model(X), model.hidden(X)
+    output = wrap(model)(X)
+    assert isinstance(output, ModuleOutput) and output.returned is output.predictions
+    assert torch.equal(output.predictions, expected)
+    found = output.final_state.tensors["layer"]
+    assert found.keys() == ends_of(model, end).keys()
+    assert all(torch.equal(found[name], t) for name, t in ends_of(model, end).items())
+
+
+@torch.no_grad()
+def test_a_row_ends_where_torch_s_packed_sequence_ends(build):
+    model = build()
+    lengths = torch.tensor([40, 7, 23])
+    mask = (torch.arange(40) < lengths[:, None]).long()
+    packed = pack_padded_sequence(model.before(X), lengths, batch_first=True, enforce_sorted=False)
+    model.layer.batch_first = True  # a packed sequence has no such axis
+    _, end = model.layer(packed)
+    model = build()
+    expected = model(X)
+    output = wrap(model)(X, attention_mask=mask)
+    assert _error(output.predictions[mask.bool()], expected[mask.bool()]) < 1e-6
+    for name, t in ends_of(model, end).items():
+        assert _error(output.final_state.tensors["layer"][name], t) < 1e-6
+
+
+@torch.no_grad()
+def test_a_reset_row_is_a_sequence_of_its_own(build):
+    model = build()
+    parts = {0: [0, 13, 14, 40], 1: [0, 40], 2: [0, 29, 40]}
+    expected = [torch.cat([model(X[r : r + 1, a:b]) for a, b in zip(e, e[1:])], 1) for r, e in parts.items()]
+    reset = torch.zeros(3, 40, dtype=torch.bool)
+    for row, edges in parts.items():
+        reset[row, edges[1:-1]] = True
+    assert _error(wrap(model)(X, reset=reset).predictions, torch.cat(expected)) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_passes_the_parity_gate(build, dtype):
+    result = check(build().to(dtype), inputs=X)
+    assert result.passed, [c for c in result.checks if not c.passed]
+    wanted = {"segments", "gradient-into-state", "gradient-through-state", "train-mode", "left-padding", "packing"}
+    assert wanted <= {c.name for c in result.checks} and result.family == "classic"
+
+
+def test_dropout_between_layers_stays_in_training():
+    model = wrap(Regressor("GRU", num_layers=2, dropout=0.5))
+    assert not torch.equal(model(X).predictions, model(X).predictions)
+    model.eval()
+    assert torch.equal(model(X).predictions, model(X).predictions)
+
+
+@torch.no_grad()
+def test_statistics_are_told_per_stacked_layer():
+    found = wrap(Regressor("LSTM", num_layers=3))(X).final_state.statistics()["layer"]
+    assert found["hidden"]["std"].shape == found["cell"]["std"].shape == (3, 3)
+
+
+def test_unwrapped_again_it_is_the_module_itself(build):
+    model = build()
+    names, expected = set(vars(model)), model(X)
+    unwrap(wrap(model))
+    assert not is_wrapped(model) and set(vars(model)) == names and torch.equal(model(X), expected)
+
+
+def test_copies_and_pickles_stay_wrapped(build):
+    model = wrap(build())
+    ones = zero_state(model, 3).map(lambda t, _: torch.ones_like(t))
+    expected = model(X, initial_state=ones).predictions
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert is_wrapped(other) and torch.equal(other(X, initial_state=ones).predictions, expected)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_under_autocast_the_state_is_float32(kind):
+    model = wrap(Regressor(kind))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = model(X, initial_state=zero_state(model, 3))
+    assert output.predictions.dtype == torch.bfloat16
+    assert {t.dtype for t in output.final_state.tensors["layer"].values()} == {torch.float32}
+
+
+# -- what a module may be ----------------------------------------------------------------------------------------------
+
+
+class Tagger(nn.Module):
+    """Tokens and speaker features -> a mapping, with what the LSTM ended with."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(11, 6)
+        self.lower = nn.LSTM(8, 7, batch_first=True)
+        self.upper = nn.GRU(7, 7, batch_first=True)
+        self.head = nn.Linear(7, 11)
+
+    def forward(self, tokens, speaker, *, scale=1.0):
+        y, (hidden, _) = self.lower(torch.cat([self.embedding(tokens), speaker], -1))
+        return {"logits": self.head(self.upper(y)[0]) * scale, "hidden": hidden}
+
+
+TOKENS = torch.randint(11, (3, 40), generator=torch.Generator().manual_seed(1))
+
+
+def test_a_module_keeps_its_arguments_and_what_it_returns():
+    model, speaker = Tagger(), torch.randn(3, 40, 2, generator=torch.Generator().manual_seed(2))
+    expected = model(TOKENS, speaker, scale=2.0)
+    output = wrap(model)(TOKENS, speaker=speaker, scale=2.0, shift_labels=TOKENS)
+    assert torch.equal(output.predictions, expected["logits"])
+    assert torch.equal(output.returned["hidden"], expected["hidden"])
+    assert set(output.final_state.tensors) == {"lower", "upper"}
+    flat = nn.functional.cross_entropy(expected["logits"].flatten(0, 1), TOKENS.flatten())
+    torch.testing.assert_close(output.loss, flat)
+    mask = torch.ones(3, 40, dtype=torch.long)
+    mask[0, :5], mask[1, 20:26] = 0, 0
+    masked = model(TOKENS, speaker, scale=2.0, attention_mask=mask)
+    alone = model(TOKENS[:1, 5:], speaker[:1, 5:], scale=2.0)
+    assert _error(masked.predictions[:1, 5:], alone.predictions) < 1e-6
+    assert _state_error(masked.final_state.index([0]), alone.final_state) < 1e-6
+    with pytest.raises(TypeError, match="scael"):
+        model(TOKENS, speaker, scael=2.0)
+
+
+def test_losses_are_means_over_real_positions():
+    model = wrap(Regressor())
+    targets, mask = frames(3, 40, seed=3)[..., :3], torch.ones(3, 40, dtype=torch.long)
+    mask[1, 25:] = 0
+    output = model(inputs=X, shift_labels=targets, attention_mask=mask)
+    squared = (output.predictions - targets).square().mean(-1)
+    torch.testing.assert_close(output.loss, squared[mask.bool()].mean())
+    items = model(X, shift_labels=targets, attention_mask=mask, num_items_in_batch=1000).loss
+    torch.testing.assert_close(items, squared[mask.bool()].sum() / 1000)
+    model.position_losses = lambda predictions, targets: (predictions - targets).abs().amax(-1)
+    expected = (output.predictions - targets).abs().amax(-1)
+    torch.testing.assert_close(model(X, shift_labels=targets).loss, expected.mean())
+
+
+def test_a_layer_in_a_library_s_model_inside_a_module():
+    """A head of one's own on a library's base model: its layers are known, and run within the module's call."""
+    from transformers import Mamba2Config, Mamba2Model
+
+    class Pitch(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            config = Mamba2Config(
+                hidden_size=16, num_hidden_layers=2, state_size=4, head_dim=8, num_heads=4, n_groups=1
+            )
+            self.before, self.backbone, self.after = nn.Linear(5, 16), Mamba2Model(config), nn.Linear(16, 3)
+
+        def forward(self, x):
+            return self.after(self.backbone(inputs_embeds=self.before(x))[0])
+
+    result = check(Pitch(), inputs=X)
+    assert result.passed and result.family == "mamba2", [c for c in result.checks if not c.passed]
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+class Using(nn.Module):
+    """A GRU, used as a function says."""
+
+    def __init__(self, use, **options):
+        super().__init__()
+        self.gru = nn.GRU(5, 5, **{"batch_first": True, **options})
+        self.use = use
+
+    def forward(self, x):
+        return self.use(self.gru, x)
+
+
+@pytest.mark.parametrize(
+    "use, match",
+    [
+        (lambda gru, x: gru(x, x.new_zeros(1, len(x), 5))[0], "hx"),
+        (lambda gru, x: gru(pack_padded_sequence(x, [40] * 3, batch_first=True)), "PackedSequence"),
+        (lambda gru, x: gru(x[0])[0], r"shape \(40, 5\)"),
+        (lambda gru, x: gru(gru(x)[0])[0], "twice"),
+        (lambda gru, x: gru(x.transpose(0, 1))[0], "was given 40 rows of 3"),
+        (lambda gru, x: gru(x.flatten(0, 1)[None])[0], "was given 1 rows"),
+    ],
+    ids=["its own state", "packed", "no batch", "called twice", "transposed", "rows joined"],
+)
+def test_what_a_state_cannot_follow_is_refused(use, match):
+    model = wrap(Using(use))
+    with pytest.raises(InputError, match=match):
+        model(X, initial_state=zero_state(model, 3))
+
+
+def test_rows_lost_on_the_way_are_refused_from_zero_too():
+    with pytest.raises(InputError, match="given 40 rows, the module 3"):
+        wrap(Using(lambda gru, x: gru(x.transpose(0, 1))[0]))(X)
+
+
+class Attending(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru, self.attention = nn.GRU(5, 6, batch_first=True), nn.MultiheadAttention(6, 2)
+
+
+class Looping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru, self.cell = nn.GRU(5, 6, batch_first=True), nn.LSTMCell(6, 6)
+
+
+class Clashing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru = nn.GRU(5, 6, batch_first=True)
+
+    def forward(self, x, initial_state=None):
+        return self.gru(x, initial_state)[0]
+
+
+@pytest.mark.parametrize(
+    "model, match",
+    [
+        (Using(None, bidirectional=True), "gru .GRU. is bidirectional"),
+        (Attending(), "MultiheadAttention"),
+        (Looping(), "cell .LSTMCell.*a cell, whose state its caller keeps"),
+        (nn.LSTM(5, 6), "put it into a module"),
+        (nn.Sequential(nn.Linear(5, 6)), "no recurrent layer"),
+        (Clashing(), "rename it"),
+    ],
+    ids=["bidirectional", "attention", "cell", "bare", "none", "clash"],
+)
+def test_a_module_that_cannot_be_wrapped_is_refused_and_left_alone(model, match):
+    names = {n: set(vars(m)) for n, m in model.named_modules()}
+    with pytest.raises(InputError, match=match):
+        wrap(model)
+    assert {n: set(vars(m)) for n, m in model.named_modules()} == names
+
+
+@pytest.mark.parametrize(
+    "targets, match",
+    [
+        (torch.zeros(3, 40), r"\(3, 40, 3\) do not fit targets of shape \(3, 40\)"),  # broadcasting would take it
+        (torch.zeros(3, 40, 3, dtype=torch.long), "predictions .rows, positions, values."),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused(targets, match):
+    with pytest.raises(InputError, match=match):
+        wrap(Regressor())(X, shift_labels=targets)
+
+
+def test_predictions_must_be_a_tensor_and_inputs_too():
+    model = wrap(Using(lambda gru, x: {"pitch": gru(x)[0]}))
+    assert model(X).predictions is None
+    with pytest.raises(InputError, match="no predictions"):
+        model(X, shift_labels=X)
+    with pytest.raises(InputError, match="a list"):
+        model([X])
+    with pytest.raises(InputError, match="give check an example"):
+        check(Regressor())

@@ -1,0 +1,89 @@
+"""A model with a recurrent layer that no family runs is refused by name, never wrapped in part."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from lengthen import wrap
+from lengthen.errors import InputError
+from lengthen.models import is_wrapped
+from lengthen.models.binding import wrapped_layers
+from lengthen.models.library_cache import LibraryPath
+from lengthen.models.recognition import recurrent_layers
+from lengthen.models.tiny_models import TINY_MODELS, build_tiny_model
+
+TOKENS = torch.randint(3, 60, (1, 20), generator=torch.Generator().manual_seed(0))
+INSTALLED = [tiny for tiny in TINY_MODELS if tiny.installed]
+
+
+def layers_with_state(model):
+    """How many layers the library's own cache holds something other than keys and values of;
+    None where it will not say (a crash, or a state that lies on the modules)."""
+    try:
+        path = LibraryPath(model)
+        with torch.no_grad():
+            held = path.held(path.run(TOKENS, path.start())[1])
+    except Exception:
+        return None
+    if path.keyword == "state":
+        return None  # one tensor for all layers
+    return len({re.search(r"\d+", item.path).group() for item in held if item.kind != "attention"}) or None
+
+
+@pytest.mark.parametrize("tiny", INSTALLED, ids=[tiny.title for tiny in INSTALLED])
+def test_every_class_of_the_library_is_wrapped_whole_or_refused_by_name(tiny):
+    model = build_tiny_model(tiny)
+    expected = layers_with_state(model)
+    try:
+        wrap(model)
+    except InputError as error:
+        name = re.search(r"the (?:recurrent layer|short convolution) (\S+)", str(error))
+        assert name and model.get_submodule(name[1]) and not is_wrapped(model)
+    else:
+        found = {re.search(r"\d+", binding.name).group() for binding, _ in wrapped_layers(model)}
+        assert expected in (None, len(found))
+
+
+class Strange(nn.Module):
+    """Takes a cache, as library layers do."""
+
+    def forward(self, hidden_states, cache=None, attention_mask=None):
+        return hidden_states
+
+
+class Decaying(nn.Module):
+    """Takes none, but has what only recurrences have."""
+
+    def __init__(self):
+        super().__init__()
+        self.A_log = nn.Parameter(torch.zeros(4))
+
+    def forward(self, hidden_states):
+        return hidden_states
+
+
+class StrangeAttention(Decaying):
+    """Called attention by its library."""
+
+
+@pytest.mark.parametrize(
+    "layer, reason",
+    [
+        (Strange(), "its forward takes cache"),
+        (Decaying(), "it has the parameter A_log"),
+        (StrangeAttention(), "it has the parameter A_log"),
+        (nn.GRUCell(32, 32), "a cell, whose state its caller keeps"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_one_unknown_layer_among_known_ones_is_named(layer, reason):
+    model = build_tiny_model(next(tiny for tiny in INSTALLED if tiny.name == "Bamba"))
+    known = [name for name, _, _ in recurrent_layers(model)]
+    model.set_submodule(known[1], layer)
+    with pytest.raises(InputError) as caught:
+        wrap(model)
+    message = str(caught.value)
+    assert f"{known[1]} ({type(layer).__name__})" in message and reason in message and "docs/new-family.md" in message
+    assert not is_wrapped(model) and not list(wrapped_layers(model))
