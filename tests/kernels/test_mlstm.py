@@ -202,6 +202,32 @@ def test_the_gates_are_a_well_formed_operator(form: str) -> None:
         torch.library.opcheck(torch.ops.lengthen.mlstm_gates, arguments)
 
 
+def test_the_normaliser_is_a_well_formed_operator() -> None:
+    g = torch.Generator().manual_seed(0)
+    value = torch.randn(2, 9, 2, 3, generator=g).requires_grad_()
+    read, maximum = torch.randn(2, 9, 2, 4, generator=g).requires_grad_(), torch.randn(2, 9, 2).requires_grad_()
+    torch.library.opcheck(torch.ops.lengthen.append_one, (value, torch.float32))
+    torch.library.opcheck(torch.ops.lengthen.divide_by_normaliser, (read, maximum, 1e-6, torch.float32))
+
+
+@pytest.mark.parametrize("lowest", [-1.0, -100.0])
+def test_dividing_is_differentiated_rightly_on_either_side_of_the_floor(lowest: float) -> None:
+    # exp(-maximum) decides where the maximum is low, the normaliser's size where it is high.
+    g = torch.Generator().manual_seed(0)
+    read = torch.randn(1, 600, 1, 3, generator=g, dtype=torch.float64)
+    maximum = torch.linspace(lowest, 3, 600, dtype=torch.float64).view(1, 600, 1)
+    inputs = {"read": read, "maximum": maximum}
+
+    def plainly(read: Tensor, maximum: Tensor) -> tuple[Tensor]:
+        floor = (-maximum.clamp(min=-80)).exp()
+        return (read[..., :2] / (torch.maximum(read[..., 2].abs(), floor) + 1e-6).unsqueeze(-1),)
+
+    def in_pieces(read: Tensor, maximum: Tensor) -> tuple[Tensor]:
+        return (torch.ops.lengthen.divide_by_normaliser(read, maximum, 1e-6, read.dtype),)
+
+    assert_agrees(in_pieces, plainly, inputs, 1e-12)
+
+
 def test_compiles_and_exports_whole() -> None:
     assert_compiles_and_exports(RUN, make(1, 66, 2, 4, 4))
 
