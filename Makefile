@@ -18,7 +18,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt CMakeLists.txt $(SOURCES)
 	@echo 'Setting up $(VENV): PyTorch as in constraints.txt, lengthen with its compiled kernels, test tools.'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch numpy
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,fla]'
 	@touch $@
 
 demo: $(VENV)/.installed

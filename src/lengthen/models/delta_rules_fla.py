@@ -18,8 +18,7 @@ from torch import Tensor
 
 from lengthen.kernels import gated_delta_rule
 from lengthen.models.call import Marks
-from lengthen.models.family import LayerKind
-from lengthen.models.fla_parts import convolved, heads, precise, returns, unit, zero_window
+from lengthen.models.fla_parts import convolved, fla_kind, heads, precise, unit, zero_window
 from lengthen.state import LayerState, TensorSpec
 
 SPECS = {"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")}
@@ -117,15 +116,13 @@ def _output(layer: Any, y: Tensor, x: Tensor) -> Tensor:
 
 
 KINDS = tuple(
-    LayerKind(
+    fla_kind(
         name=name,
         kernel="gated_delta_rule",
         layers=(layer,),
         forward=forward,
         zero_state=zero_state,
         specs=SPECS,
-        returns=returns,
-        own_cache=False,
     )
     for name, layer, forward in (
         ("fla_gated_delta_net", "fla.layers.gated_deltanet.GatedDeltaNet", gated_delta_net),

@@ -42,7 +42,7 @@ class LayerKind:
     forward: Callable[..., tuple[Any, LayerState]]
     zero_state: Callable[[Any, int, torch.device, torch.dtype], LayerState]
     specs: Mapping[str, TensorSpec] | Callable[[Any], Mapping[str, TensorSpec]]
-    returns: Callable[[Any, Tensor], Any] = _output_alone
+    returns: Callable[[Any, Any], Any] = _output_alone
     arguments: tuple[str, ...] = ()
     own_cache: bool = True
     prepare: Callable[[nn.Module], None] = _nothing

@@ -21,7 +21,12 @@ def run_on_cpu(model: nn.Module) -> None:
     """Gives every module of fla's that would call Triton a forward that does so on a GPU alone."""
     for module in model.modules():
         if _plain_forward(module) is not None:
-            module.forward = types.MethodType(forward, module)
+            module.forward = bound(module)
+
+
+def bound(module: nn.Module) -> types.MethodType:
+    """`forward` as the module's own method."""
+    return types.MethodType(forward, module)
 
 
 def run_as_before(model: nn.Module) -> None:

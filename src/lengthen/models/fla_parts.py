@@ -13,7 +13,8 @@ from torch import Tensor
 
 from lengthen.kernels import short_conv
 from lengthen.models.call import Marks
-from lengthen.models.fla_on_cpu import activation
+from lengthen.models.family import LayerKind
+from lengthen.models.fla_on_cpu import activation, run_as_before, run_on_cpu
 from lengthen.state import LayerState
 
 _SMALLEST_SQUARE = 1e-6  # added to the squared norm of keys and queries
@@ -22,6 +23,15 @@ _SMALLEST_SQUARE = 1e-6  # added to the squared norm of keys and queries
 def returns(layer: Any, y: Tensor) -> tuple[Tensor, None, None]:
     """What fla's layers return: the output, no attention weights, no cache."""
     return y, None, None
+
+
+def fla_kind(**fields: Any) -> LayerKind:
+    """A kind of fla's layers (the fields of LayerKind): of a model with such, all of fla's modules run on a CPU.
+
+    fla's own cache needs a GPU, and present transformers hand it on under a name that fla's models do not know.
+    """
+    usual: dict[str, Any] = {"returns": returns, "prepare": run_on_cpu, "restore": run_as_before, "own_cache": False}
+    return LayerKind(**(usual | fields))
 
 
 def zero_window(layer: Any, names: Sequence[str], rows: int, device: torch.device, dtype: torch.dtype) -> LayerState:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from lengthen.kernels import gated_linear_attention
 from lengthen.models.call import Marks
-from lengthen.models.family import Family, LayerKind
+from lengthen.models.family import Family
 from lengthen.models.fla_on_cpu import activation
-from lengthen.models.fla_parts import convolved, heads, normed_and_gated, precise, returns, zero_window
+from lengthen.models.fla_parts import convolved, fla_kind, heads, normed_and_gated, precise, zero_window
 from lengthen.state import LayerState, TensorSpec
 
 SPECS = {"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")}
@@ -60,15 +60,13 @@ def forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> tu
 FAMILY = Family(
     "gla",
     (
-        LayerKind(
+        fla_kind(
             name="gla",
             kernel="gated_linear_attention",
             layers=("fla.layers.gla.GatedLinearAttention",),
             forward=forward,
             zero_state=zero_state,
             specs=SPECS,
-            returns=returns,
-            own_cache=False,
         ),
     ),
 )

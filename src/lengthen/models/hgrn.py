@@ -15,8 +15,8 @@ from torch import Tensor
 
 from lengthen.kernels import gated_linear_attention, linear_scan
 from lengthen.models.call import Marks
-from lengthen.models.family import Family, LayerKind
-from lengthen.models.fla_parts import convolved, heads, precise, returns, zero_window
+from lengthen.models.family import Family
+from lengthen.models.fla_parts import convolved, fla_kind, heads, precise, zero_window
 from lengthen.state import LayerState, TensorSpec
 
 CONVOLUTIONS = ("i_conv1d", "f_conv1d")
@@ -86,26 +86,22 @@ def _log_decay(layer: Any, gate: Tensor, lower_bound: Tensor | None) -> Tensor:
 FAMILY = Family(
     "hgrn",
     (
-        LayerKind(
+        fla_kind(
             name="hgrn",
             kernel="linear_scan",
             layers=("fla.layers.hgrn.HGRNAttention",),
             forward=forward,
             zero_state=zero_state,
             specs={"recurrent": TensorSpec("recurrent"), "window": TensorSpec("window")},
-            returns=returns,
-            own_cache=False,
             arguments=("lower_bound",),
         ),
-        LayerKind(
+        fla_kind(
             name="hgrn2",
             kernel="gated_linear_attention",
             layers=("fla.layers.hgrn2.HGRN2Attention",),
             forward=forward_2,
             zero_state=zero_state_2,
             specs={"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")},
-            returns=returns,
-            own_cache=False,
             arguments=("lower_bound",),
         ),
     ),

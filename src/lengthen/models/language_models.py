@@ -83,7 +83,8 @@ def _run_from_cache(model: Any, arguments: dict[str, Any]) -> Any:
     """One step of generate(): from the state that the step before handed out as its cache to the next."""
     given = [arguments.pop(name) for name in _CACHE_NAMES if arguments.get(name) is not None]
     before = StateCache.of(given[0] if given else None)
-    inputs = arguments.get("input_ids") if arguments.get("input_ids") is not None else arguments["inputs_embeds"]
+    ids = arguments.get("input_ids")
+    inputs = arguments["inputs_embeds"] if ids is None else ids
     rows, positions = inputs.shape[:2]
     if arguments.get("attention_mask") is not None:  # of the whole sequence so far
         arguments["attention_mask"] = arguments["attention_mask"][:, -positions:]

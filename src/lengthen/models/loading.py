@@ -11,6 +11,7 @@ from torch import nn
 
 from lengthen.errors import InputError
 from lengthen.models.checkpoints import checkpoint_format, library_class, read_checkpoint, read_config
+from lengthen.models.fla_library import import_fla_for
 from lengthen.models.hub import check_directory, config_directory, local_directory
 from lengthen.models.wrapping import wrap
 
@@ -56,6 +57,7 @@ def load_library_model(
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
+    import_fla_for(where)
     loader = AutoModelForCausalLM if trust_remote_code else library_class(where)
 
     bars = logging.is_progress_bar_enabled()
@@ -89,6 +91,7 @@ def tokenizer_for(model: str | Path) -> Any:
     if path.is_dir() and not any((path / name).exists() for name in TOKENIZER_FILES):
         from transformers import AutoConfig
 
+        import_fla_for(path)
         known = checkpoint_format(path) != "transformers"
         size = (read_config(path) if known else AutoConfig.from_pretrained(str(model))).get_text_config().vocab_size
         if size < 256:

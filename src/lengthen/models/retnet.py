@@ -20,9 +20,9 @@ from torch import Tensor
 
 from lengthen.kernels import ssd
 from lengthen.models.call import Marks
-from lengthen.models.family import Family, LayerKind
+from lengthen.models.family import Family
 from lengthen.models.fla_on_cpu import activation
-from lengthen.models.fla_parts import convolved, heads, normed_and_gated, precise, returns, zero_window
+from lengthen.models.fla_parts import convolved, fla_kind, heads, normed_and_gated, precise, zero_window
 from lengthen.state import LayerState, TensorSpec
 
 CONVOLUTIONS = ("q_conv1d", "k_conv1d", "v_conv1d")
@@ -126,17 +126,15 @@ def linear_attention(layer: Any, x: Tensor, state: LayerState | None, marks: Mar
 FAMILY = Family(
     "retnet",
     (
-        LayerKind(
+        fla_kind(
             name="retention",
             kernel="ssd",
             layers=("fla.layers.multiscale_retention.MultiScaleRetention",),
             forward=retention,
             zero_state=retention_zero_state,
             specs={"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")},
-            returns=returns,
-            own_cache=False,
         ),
-        LayerKind(
+        fla_kind(
             name="linear_attention",
             kernel="ssd",
             layers=("fla.layers.linear_attn.LinearAttention",),
@@ -146,8 +144,6 @@ FAMILY = Family(
                 "recurrent": TensorSpec("recurrent", head_axis=1),
                 "normaliser": TensorSpec("recurrent", head_axis=1, noise=False),
             },
-            returns=returns,
-            own_cache=False,
         ),
     ),
 )

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from lengthen.kernels import gated_linear_attention, token_shift
 from lengthen.models.call import Marks
-from lengthen.models.family import Family, LayerKind
+from lengthen.models.family import Family
 from lengthen.models.fla_on_cpu import activation
-from lengthen.models.fla_parts import heads, precise, returns
+from lengthen.models.fla_parts import fla_kind, heads, precise
 from lengthen.state import LayerState, TensorSpec
 
 SPECS = {"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")}
@@ -97,17 +97,15 @@ def channel_mix_returns(layer: Any, y: Tensor) -> tuple[Tensor, None]:
 FAMILY = Family(
     "rwkv6",
     (
-        LayerKind(
+        fla_kind(
             name="rwkv6_time_mix",
             kernel="gated_linear_attention",
             layers=("fla.layers.rwkv6.RWKV6Attention",),
             forward=time_mix,
             zero_state=time_mix_zero_state,
             specs=SPECS,
-            returns=returns,
-            own_cache=False,
         ),
-        LayerKind(
+        fla_kind(
             name="rwkv6_channel_mix",
             kernel="token_shift",
             layers=("fla.models.rwkv6.modeling_rwkv6.RWKV6FeedForward",),
@@ -115,7 +113,6 @@ FAMILY = Family(
             zero_state=zero_window,
             specs=SPECS,
             returns=channel_mix_returns,
-            own_cache=False,
         ),
     ),
 )

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from lengthen.kernels import rwkv7
 from lengthen.models.call import Marks
-from lengthen.models.family import Family, LayerKind
+from lengthen.models.family import Family
 from lengthen.models.fla_on_cpu import activation
-from lengthen.models.fla_parts import heads, precise, unit
+from lengthen.models.fla_parts import fla_kind, heads, precise, unit
 from lengthen.models.rwkv6 import SPECS, change_of_input, channel_mix_returns, zero_window
 from lengthen.state import LayerState
 
@@ -90,7 +90,7 @@ def channel_mix(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -
 FAMILY = Family(
     "rwkv7",
     (
-        LayerKind(
+        fla_kind(
             name="rwkv7_time_mix",
             kernel="rwkv7",
             layers=("fla.layers.rwkv7.RWKV7Attention",),
@@ -98,10 +98,9 @@ FAMILY = Family(
             zero_state=time_mix_zero_state,
             specs=SPECS,
             returns=time_mix_returns,
-            own_cache=False,
             arguments=("v_first",),
         ),
-        LayerKind(
+        fla_kind(
             name="rwkv7_channel_mix",
             kernel="token_shift",
             layers=("fla.models.rwkv7.modeling_rwkv7.RWKV7FeedForward",),
@@ -109,7 +108,6 @@ FAMILY = Family(
             zero_state=zero_window,
             specs=SPECS,
             returns=channel_mix_returns,
-            own_cache=False,
         ),
     ),
 )

@@ -334,8 +334,10 @@ def _redraw(model: PreTrainedModel) -> None:
             parameter.uniform_(0.25, 1.0).log_()
         elif "dt_" in name and "bias" in leaf:
             parameter.uniform_(-3.5, -2.5)  # softplus of it: steps of 0.03 to 0.08
-        elif leaf == "time_decay":
+        elif leaf == "time_decay" or name.endswith("w_proj.linear.lora.2.bias"):
             parameter.uniform_(-4.0, -2.0)
+        elif leaf == "mu":
+            parameter.uniform_(0.25, 0.75)  # the stock 0 shifts no token
         elif name.endswith("igate_preact.bias"):
             parameter.uniform_(-1.0, 1.0)  # the stock -10 shuts the input out
         elif leaf == "D":

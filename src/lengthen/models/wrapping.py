@@ -56,7 +56,6 @@ def wrap(model: nn.Module) -> nn.Module:
         layer.forward = types.MethodType(_layer_forward, layer)
     for kind in {kind.name: kind for _, _, kind in known}.values():
         kind.prepare(target)
-    fla_on_cpu.run_on_cpu(target)
     target.forward = types.MethodType(forward, target)
     return model
 
@@ -69,7 +68,6 @@ def unwrap(model: nn.Module) -> nn.Module:
         del layer.forward, layer._lengthen
     for kind in dict.fromkeys(binding.kind for binding, _ in wrapped):
         KINDS[kind].restore(target)
-    fla_on_cpu.run_as_before(target)
     target.__dict__.pop("forward", None)
     return model
 

@@ -1,0 +1,218 @@
+"""fla's models on a CPU: what stands in for Triton, how they are loaded, and the faults of the library's own path."""
+
+import copy
+import importlib
+import inspect
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lengthen import load, unwrap, wrap
+from lengthen.errors import InputError
+from lengthen.models import fla_on_cpu
+from lengthen.models.parity import _error
+from lengthen.models.tiny_models import build_tiny_model
+from lengthen.models.tiny_models_fla import FLA_TINY_MODELS
+from tests.models.family_properties import IDS, builder
+from tests.models.fla_reference import fla_runs_on_cpu  # noqa: F401
+
+TINY = {tiny.name: tiny for tiny in FLA_TINY_MODELS}
+
+
+def random(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+# -- what stands in for Triton ------------------------------------------------------------------------------------
+
+
+def test_without_lengthen_the_library_runs_nothing_on_a_cpu():
+    """Hazard: fla imports where Triton is, and every model then fails."""
+    model = build_tiny_model(TINY["GLA"])
+    with pytest.raises(RuntimeError, match="active drivers"):
+        model(IDS, use_cache=False)
+    wrap(model)
+    model(IDS)
+    with pytest.raises(RuntimeError, match="active drivers"):
+        unwrap(model)(IDS, use_cache=False)
+
+
+def test_wrapping_takes_off_all_it_put_on_and_survives_copies():
+    model = build_tiny_model(TINY["RWKV7"])
+    wrap(model)
+    logits = model(IDS).logits
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(copied(IDS).logits, logits)
+        assert all(m.__dict__["forward"].__self__ is m for m in copied.modules() if "forward" in m.__dict__)
+    assert not [m for m in unwrap(model).modules() if "forward" in m.__dict__]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    "name, options", [("RMSNorm", {}), ("LayerNorm", {"bias": True}), ("GroupNorm", {"bias": True})]
+)
+def test_norms_with_a_residual_give_the_norm_and_the_sum(name, options, dtype):
+    modules = importlib.import_module("fla.modules")
+    groups = (4,) if name == "GroupNorm" else ()
+    norm = getattr(modules, name)(*groups, 16, eps=1e-3, dtype=torch.float32, **options)
+    for parameter in norm.parameters():
+        parameter.data = random(16) + 1
+    x, residual = random(3, 5, 16).to(dtype), random(3, 5, 16).flip(0).to(dtype)
+    y, total = fla_on_cpu.forward(norm, x, residual, True)
+    exact = x.double() + residual.double()
+    wide = exact.unflatten(-1, (4, 4)) if groups else exact
+    wide = wide if name == "RMSNorm" else wide - wide.mean(-1, keepdim=True)
+    expected = (
+        (wide / (wide.square().mean(-1, keepdim=True) + 1e-3).sqrt()).flatten(2)
+        if groups
+        else wide / (wide.square().mean(-1, keepdim=True) + 1e-3).sqrt()
+    )
+    expected = expected * norm.weight.double() + (0 if norm.bias is None else norm.bias.double())
+    rounding = torch.finfo(dtype).eps  # of the output, and of float32 inside
+    assert y.dtype == total.dtype == dtype
+    assert _error(total, exact) <= rounding and _error(y, expected) < 4 * max(rounding, 1e-15)
+    assert fla_on_cpu.forward(norm, x, residual, True, True)[1].dtype == dtype  # as the residual's
+    if dtype == torch.bfloat16:
+        assert fla_on_cpu.forward(norm, x, None, True, True)[1].dtype == torch.float32
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("size", [None, 4])
+def test_mamba_2_s_norm_gates_before_or_after(before, size):
+    modules = importlib.import_module("fla.modules.norm.layernorm_gated")
+    norm = modules.RMSNormGated(16, group_size=size, norm_before_gate=before)
+    norm.weight.data = random(16)
+    x, z = random(3, 5, 16), random(3, 5, 16).flip(0)
+    expected = modules.rms_norm_ref(x, norm.weight, None, z, norm.eps, size, before)
+    assert _error(fla_on_cpu.forward(norm, x, z), expected) < 1e-6
+
+
+@pytest.mark.parametrize("activation", ["swish", "sigmoid"])
+def test_layer_norms_gate_after(activation):
+    norm = importlib.import_module("fla.modules").FusedLayerNormGated(16, bias=True, activation=activation)
+    norm.weight.data, norm.bias.data = random(16), random(16)
+    x, g = random(3, 16), random(3, 16).flip(0)
+    gate = g.sigmoid() if activation == "sigmoid" else F.silu(g)
+    expected = F.layer_norm(x, (16,), norm.weight, norm.bias, norm.eps) * gate
+    assert _error(fla_on_cpu.forward(norm, x, g), expected) < 1e-6
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_powlu_is_its_definition_with_finite_gradients(fused):
+    """From fla's kernel: x ** (m / (sqrt(x) + 1)) sigmoid(x) above 0, x sigmoid(x) below."""
+    mlp = importlib.import_module("fla.modules").GatedMLP(8, intermediate_size=8, hidden_act="powlu", fuse_swiglu=fused)
+    for projection in (mlp.gate_proj, mlp.up_proj, mlp.down_proj):
+        projection.weight.data = torch.eye(8)
+    x = torch.tensor([-3.0, -1e-3, 0.0, 1e-6, 0.5, 1.0, 2.0, 9.0], requires_grad=True)
+    y = fla_on_cpu.forward(mlp, x)
+    powers = [v if v <= 0 else v ** (3 / (v**0.5 + 1)) for v in x.tolist()]
+    assert _error(y, torch.tensor(powers) * x.detach().sigmoid() * x.detach()) < 1e-6
+    y.sum().backward()
+    assert torch.isfinite(x.grad).all()
+
+
+def test_activations_are_fla_s():
+    activations = importlib.import_module("fla.modules.activations").ACT2FN
+    x = random(100)
+    expected = {
+        "relu": F.relu(x),
+        "sigmoid": torch.sigmoid(x),
+        "logsigmoid": F.logsigmoid(x),
+        "silu": F.silu(x),
+        "swish": F.silu(x),
+        "sqrelu": F.relu(x) ** 2,
+        "gelu": F.gelu(x, approximate="tanh"),
+    }
+    for name, y in expected.items():
+        torch.testing.assert_close(fla_on_cpu.activation(activations[name])(x), y)
+
+
+# -- loading ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_saved_model_loads(name, tmp_path):
+    model = build_tiny_model(TINY[name])
+    model.save_pretrained(tmp_path)
+    assert torch.equal(load(tmp_path)(IDS).logits, wrap(model)(IDS).logits)
+
+
+def test_a_fresh_process_finds_fla_by_itself(tmp_path):
+    build_tiny_model(TINY["GLA"]).save_pretrained(tmp_path)
+    code = (
+        "import sys; from lengthen import load; assert 'fla' not in sys.modules; "
+        f"assert type(load({str(tmp_path)!r})).__name__ == 'GLAForCausalLM'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_without_fla_a_sentence_says_what_to_install(tmp_path, monkeypatch):
+    build_tiny_model(TINY["GLA"]).save_pretrained(tmp_path)
+    monkeypatch.setattr("lengthen.models.fla_library.CONFIG_MAPPING", {})
+    monkeypatch.setitem(sys.modules, "fla", None)
+    with pytest.raises(InputError, match=r"gla model of flash-linear-attention.*pip install 'lengthen\[fla\]'"):
+        load(tmp_path)
+
+
+# -- faults of the library's own path -----------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_the_library_loses_its_cache_in_generate(fla_runs_on_cpu):  # noqa: F811
+    """transformers hands the cache on as `cache`, which fla's forward swallows: a second token knows nothing."""
+    model = builder("GLA", {})()
+    first = model(IDS[:, :-1], use_cache=True)
+    whole = model(IDS, use_cache=False).logits[:, -1:]
+    alone = model(IDS[:, -1:], use_cache=False).logits
+    named = model(IDS[:, -1:], past_key_values=first.past_key_values, use_cache=True).logits
+    lost = model(IDS[:, -1:], cache=first.past_key_values, use_cache=True).logits
+    assert torch.equal(lost, alone) and _error(lost, whole) > 0.1 and _error(named, whole) < 1e-5
+    wrap(model)
+    step = model(IDS[:, :-1], use_cache=True)
+    assert _error(model(IDS[:, -1:], cache=step.cache, use_cache=True).logits, whole) < 1e-5
+    with pytest.raises(TypeError, match="that the library filled"):
+        model(IDS[:, -1:], cache=first.past_key_values, use_cache=True)
+
+
+@torch.no_grad()
+def test_checkpointing_drops_the_library_s_cache(fla_runs_on_cpu):  # noqa: F811
+    """Hazard 16, of the library alone; with lengthen's states it is in every family's parity gate."""
+    model = builder("GLA", {})()
+    cache = model(IDS[:, :40], use_cache=True).past_key_values
+    carried = model(IDS[:, 40:], past_key_values=cache, use_cache=True).logits
+    model.train().gradient_checkpointing_enable({"use_reentrant": False})
+    with torch.enable_grad():
+        cache = model(IDS[:, :40], use_cache=True).past_key_values
+        checkpointed = model(IDS[:, 40:], past_key_values=cache, use_cache=True).logits
+    assert _error(checkpointed, carried) > 1e-2
+
+
+def test_rwkv_6_heeds_no_packing_where_a_state_is_carried(fla_runs_on_cpu):  # noqa: F811
+    """Hazard 17: with a cache its token shift reaches over the start of a packed sequence; a reset does not."""
+    model = builder("RWKV6", {})()
+    ids, starts = IDS[:1, :20], torch.tensor([0, 10, 20])
+    with torch.no_grad():
+        shift = model.model.layers[0].ffn
+        x = model.model.embeddings(ids)
+        apart = torch.cat([shift(x[:, :10])[0], shift(x[:, 10:])[0]], 1)
+        cache = model(ids[:, :1], use_cache=True).past_key_values
+        carried = shift(x, None, cache, starts)[0]
+        assert _error(carried[:, 11:], apart[:, 11:]) < 1e-6 < 1e-2 < _error(carried[:, 10], apart[:, 10])
+        reset = torch.zeros_like(ids, dtype=torch.bool)
+        reset[:, 10] = True
+        wrap(model)
+        whole = model(ids, reset=reset, initial_state=model(ids[:, :1]).final_state)
+        assert _error(whole.logits[:, 10:], model(ids[:, 10:]).logits) < 1e-5
+
+
+def test_the_library_s_recurrent_delta_rule_has_no_backward_and_mamba_takes_one_token():
+    """Hazards 14 and 18, which show on a GPU alone: what the sources say."""
+    kernel = importlib.import_module("fla.ops.gated_delta_rule.fused_recurrent")
+    function = next(f for n, f in vars(kernel).items() if n.endswith("Function") and hasattr(f, "backward"))
+    assert "raise NotImplementedError" in inspect.getsource(function.backward)
+    mamba = importlib.import_module("fla.layers.mamba")
+    assert "only supports a single new token" in inspect.getsource(mamba.Mamba)
