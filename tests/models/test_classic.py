@@ -1,6 +1,7 @@
 """torch's LSTM, GRU and RNN inside any module: torch's own numbers, a state in and out, and refusals in a sentence."""
 
 import copy
+import itertools
 import pickle
 
 import pytest
@@ -60,7 +61,7 @@ def test_a_row_ends_where_torch_s_packed_sequence_ends(build):
 def test_a_reset_row_is_a_sequence_of_its_own(build):
     model = build()
     parts = {0: [0, 13, 14, 40], 1: [0, 40], 2: [0, 29, 40]}
-    expected = [torch.cat([model(X[r : r + 1, a:b]) for a, b in zip(e, e[1:])], 1) for r, e in parts.items()]
+    expected = [torch.cat([model(X[r : r + 1, a:b]) for a, b in itertools.pairwise(e)], 1) for r, e in parts.items()]
     reset = torch.zeros(3, 40, dtype=torch.bool)
     for row, edges in parts.items():
         reset[row, edges[1:-1]] = True

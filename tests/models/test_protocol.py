@@ -1,5 +1,7 @@
 """Layers of two methods, found wherever they lie: their state is carried, reset, padded and passed like any other."""
 
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,7 +18,7 @@ from tests.models.plain_models import frames
 class LeakySums(nn.Module):
     """Two leaky sums a head, and the input before as a window: y[t] = out(sums[t], x[t - 1])."""
 
-    state_specs = {"sums": TensorSpec("recurrent", head_axis=1), "before": TensorSpec("window")}
+    state_specs: ClassVar = {"sums": TensorSpec("recurrent", head_axis=1), "before": TensorSpec("window")}
 
     def __init__(self, size: int = 6) -> None:
         super().__init__()
