@@ -1,13 +1,15 @@
 """The parity gate passes what is right, and each check catches the fault it is named after."""
 
+import contextlib
 import dataclasses
 
 import pytest
 import torch
 
-from lengthen import check
-from lengthen.models import families, forward_pass, language_models, mamba2, wrapping
+from lengthen import check, wrap
+from lengthen.models import families, forward_pass, language_models, mamba2, parity, wrapping
 from lengthen.models.call import Marks
+from lengthen.models.modes import HeldChoices
 from tests.conftest import tiny_mamba2
 from tests.models.family_properties import builder
 
@@ -181,3 +183,25 @@ def test_a_fault_below_half_precision_s_rounding_is_caught(monkeypatch):
     kind = dataclasses.replace(families.KINDS["mamba2"], forward=forward)
     monkeypatch.setitem(families.KINDS, "mamba2", kind)
     assert "segments" in {c.name for c in check(tiny_mamba2().bfloat16()).checks if not c.passed}
+
+
+def test_the_slope_of_a_mixture_is_taken_with_its_experts_held(monkeypatch):
+    """Where experts change within every step of the difference, it says nothing of the slope."""
+    model = wrap(builder("MiniMax", {"layer_types": ["linear_attention", "full_attention", "linear_attention"]})())
+    assert parity._Probe(model, 0).gradient_into_state().value < 2e-3
+    monkeypatch.setattr(parity, "HeldChoices", contextlib.nullcontext)
+    assert parity._Probe(model, 0).gradient_into_state().value > 0.1
+
+
+@torch.no_grad()
+def test_choices_are_held():
+    scores, others = torch.tensor([[1.0, 3.0, 2.0]]), torch.tensor([[5.0, 1.0, 4.0]])
+    held = HeldChoices()
+    with held:
+        first = torch.topk(scores, 2, dim=-1)
+        rows = scores.topk(1, 0)
+    with held:
+        again = torch.topk(others, 2, dim=-1)
+        assert torch.equal(others.topk(1, 0).values, others) and torch.equal(rows.indices, torch.zeros(1, 3).long())
+    assert first.indices.tolist() == again.indices.tolist() == [[1, 2]] and again.values.tolist() == [[1, 4]]
+    assert torch.topk(others, 2).indices.tolist() == [[0, 2]]

@@ -1,4 +1,4 @@
-"""Modes a model is put into for a while, and out of again: training, checkpointing, no dropout."""
+"""Modes a model is put into for a while, and out of again: training, checkpointing, no dropout, choices that are held."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 
@@ -51,3 +53,31 @@ def no_dropout(model: nn.Module) -> Iterator[None]:
     finally:
         for module, name, rate in before:
             setattr(module, name, rate)
+
+
+class HeldChoices(TorchFunctionMode):
+    """What topk chooses under the mode's first use, it chooses again under every later one.
+
+    A router that chooses another expert makes a model jump; with its choices held, a mixture of experts is smooth.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._chosen: list[Tensor] = []
+        self._next = 0
+
+    def __enter__(self) -> HeldChoices:
+        self._next = 0
+        super().__enter__()
+        return self
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = function(*args, **(kwargs or {}))
+        if function not in (torch.topk, Tensor.topk):
+            return found
+        if self._next == len(self._chosen):
+            self._chosen.append(found.indices)
+        held = self._chosen[self._next]
+        self._next += 1
+        dim = (kwargs or {}).get("dim", args[2] if len(args) > 2 else -1)
+        return type(found)((args[0].gather(dim, held), held))

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from lengthen.errors import InputError
 from lengthen.models.attention import SequenceState
 from lengthen.models.binding import family_name, is_language_model, library_model, sequence_start, zero_state
-from lengthen.models.modes import checkpointing, mode, no_dropout
+from lengthen.models.modes import HeldChoices, checkpointing, mode, no_dropout
 from lengthen.models.plain_modules import ModuleOutput, require_predictions
 from lengthen.models.wrapping import is_wrapped, unwrap, wrap
 from lengthen.results import Check, CheckResult
@@ -317,12 +317,7 @@ class _Probe:
         """The directional derivative of a loss along the initial state, against a central difference."""
         tolerance = 2e-2
         with mode(self.model, training=False):
-            # An expert chosen otherwise within the step spoils a difference: a mixture gets another state then.
-            for attempt in range(3):
-                state = self.random if attempt == 0 else self._random_state(2)
-                error, slope = self._slope_error(state.map(lambda t, _: t), tolerance)  # of a hybrid the state alone
-                if error <= tolerance:
-                    break
+            error, slope = self._slope_error(tolerance)
         return Check(
             "gradient-into-state",
             error <= tolerance and slope != 0,
@@ -331,11 +326,16 @@ class _Probe:
             "If gradients into the initial state are wrong or missing, learned initial states and long gradients are wrong.",
         )
 
-    def _slope_error(self, state: RecurrentState, tolerance: float) -> tuple[float, float]:
-        """Relative error of a slope along a random direction, for the first step that is good enough; and the slope."""
+    def _slope_error(self, tolerance: float) -> tuple[float, float]:
+        """Relative error of a slope along a random direction, for the first step that is good enough; and the slope.
+
+        Routers keep to the experts they chose: another one within the step would spoil the difference.
+        """
+        state, held = self.random.map(lambda t, _: t), HeldChoices()  # of a hybrid the state alone
         leaf = state.requires_grad()
         weights = torch.randn(self.from_random.shape, generator=self.generator).to(self.from_random)
-        loss = (self.run(self.tokens, leaf)[0] * weights).sum()
+        with held:
+            loss = (self.run(self.tokens, leaf)[0] * weights).sum()
         leaves = [t for named in leaf.tensors.values() for t in named.values()]
         grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
         direction = [torch.randn(t.shape, generator=self.generator).to(t) * t.detach().std() for t in leaves]
@@ -352,7 +352,9 @@ class _Probe:
                 for sign in (1, -1):
                     moved = iter(direction)
                     shifted = state.map(functools.partial(_moved, moved, sign * step))
-                    ends.append(float((self.run(self.tokens, shifted)[0] * weights).double().sum()))
+                    with held:
+                        logits, _ = self.run(self.tokens, shifted)
+                    ends.append(float((logits * weights).double().sum()))
             numeric = (ends[0] - ends[1]) / (2 * step)
             error = abs(slope - numeric) / max(abs(numeric), usual, 1e-30)
             if error <= tolerance:
