@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lengthen.comparison import compare
     from lengthen.demonstration import demo
     from lengthen.diagnosis import diagnose
     from lengthen.interventions import (
@@ -34,6 +35,7 @@ _HOMES = {
     "TBPTT": "interventions",
     "Zero": "interventions",
     "check": "models",
+    "compare": "comparison",
     "convert": "models",
     "demo": "demonstration",
     "diagnose": "diagnosis",
@@ -58,6 +60,7 @@ __all__ = [
     "StateTrainer",
     "Zero",
     "check",
+    "compare",
     "convert",
     "demo",
     "diagnose",

@@ -307,6 +307,25 @@ def pretrain(
 
 
 @app.command
+def compare(*runs: Path, control: Path | None = None, common: Common = DEFAULTS) -> int:
+    """Put diagnosed runs side by side, and certify each against the first by paired differences on the same sequences.
+
+    Example: lengthen compare before after --control control --out certificate
+
+    Args:
+        runs: Run folders, what is compared against first; a demonstration's folder holds several.
+        control: The run folder of the control arm, post-trained as long from the zero state (a run named control unless
+            said).
+    """
+    from lengthen.comparison import compare as run
+
+    with run_folder(common.out, "compare", common):
+        result = run(*runs, control=control, out=common.out)
+    show(result, common, common.out)
+    return OK
+
+
+@app.command
 def report(run: Path, *, common: Common = DEFAULTS) -> int:
     """Write a run folder's page and figures again from its results.
 

@@ -33,6 +33,10 @@ class Measure:
 
     def change(self, bucket: Bucket) -> float:
         """By what share the bucket's value lies above own_reset's (0.02: by 2 %)."""
+        return self.share(bucket.excess, bucket.own_reset_loss)
+
+    def share(self, difference: float, against: float) -> float:
+        """A difference of mean losses as a share of what is told of the loss it is held against."""
         if self.loss == CROSS_ENTROPY:
-            return math.expm1(min(bucket.excess, 700))
-        return bucket.excess / max(abs(bucket.own_reset_loss), 1e-300)
+            return math.expm1(min(difference, 700))
+        return difference / max(abs(against), 1e-300)

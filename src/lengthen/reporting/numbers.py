@@ -46,6 +46,18 @@ def change(log_ratio: float, stderr: float) -> str:
     return f"{share:+,.1f} ± {error:,.1f} %" if abs(share) < 1000 else f"{share:+,.0f} ± {error:,.0f} %"
 
 
+def percent(share: float | None) -> str:
+    """A share as percent with its sign: 0.0213 is +2.1 %."""
+    if share is None or not math.isfinite(share):
+        return NONE
+    return f"{100 * share:+,.1f} %" if abs(share) < 10 else f"{100 * share:+,.0f} %"
+
+
+def percents(low: float | None, high: float | None) -> str:
+    """An interval of shares."""
+    return NONE if NONE in (percent(low), percent(high)) else f"{percent(low)} to {percent(high)}"
+
+
 def short(value: float | None) -> str:
     """Two significant digits at most, such as an error and its tolerance."""
     return NONE if value is None or not math.isfinite(value) else f"{value:.2g}".replace("e-0", "e-")

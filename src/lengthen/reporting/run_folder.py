@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from lengthen.errors import InputError
-from lengthen.results import CheckResult, Demonstration, Diagnosis, Result, TrainingRecord
+from lengthen.results import Certificate, CheckResult, Comparison, Demonstration, Diagnosis, Result, TrainingRecord
 
 KINDS: dict[str, type[Result]] = {
-    kind.__name__: kind for kind in (Demonstration, Diagnosis, TrainingRecord, CheckResult)
+    kind.__name__: kind for kind in (Demonstration, Comparison, Diagnosis, TrainingRecord, CheckResult)
 }
 
 
@@ -19,14 +19,16 @@ KINDS: dict[str, type[Result]] = {
 class Findings:
     """A run folder's results, each under the name a reader sees; a demonstration's parts stand under their arms.
 
-    others: result files of a kind that has no place on the page, as (file name, kind). command: what run.json says was
-    run, if there is one.
+    certificates: of a comparison's runs; unpaired: run -> why it has none. others: result files of a kind that has no
+    place on the page, as (file name, kind). command: what run.json says was run, if there is one.
     """
 
     demonstration: Demonstration | None = None
     diagnoses: dict[str, Diagnosis] = field(default_factory=dict)
     trainings: dict[str, TrainingRecord] = field(default_factory=dict)
     checks: dict[str, CheckResult] = field(default_factory=dict)
+    certificates: list[Certificate] = field(default_factory=list)
+    unpaired: dict[str, str] = field(default_factory=dict)
     others: list[tuple[str, str]] = field(default_factory=list)
     command: str = ""
 
@@ -39,6 +41,11 @@ class Findings:
             self.diagnoses = {arm_label(name): d for name, d in result.diagnoses.items()} | self.diagnoses
             self.trainings = {arm_label(name): t for name, t in result.trainings.items()} | self.trainings
             _put(self.checks, result.parity.model, result.parity, file)
+        elif isinstance(result, Comparison):
+            for name, diagnosis in result.runs.items():
+                _put(self.diagnoses, name, diagnosis, file)
+            self.certificates += result.certificates
+            self.unpaired |= result.unpaired
         elif isinstance(result, Diagnosis):
             _put(self.diagnoses, result.model, result, file)
         elif isinstance(result, TrainingRecord):

@@ -7,9 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
 
-from lengthen.reporting.numbers import change, number, perplexity_of, ratio, short, with_error
+from lengthen.reporting.numbers import change, number, percent, percents, perplexity_of, ratio, short, with_error
 from lengthen.reporting.run_folder import arm_label
-from lengthen.results import CheckResult, Demonstration, Diagnosis, Result, SupportTable, TrainingRecord
+from lengthen.results import (
+    Certificate,
+    CheckResult,
+    Comparison,
+    Demonstration,
+    Diagnosis,
+    Result,
+    SupportTable,
+    TrainingRecord,
+)
 
 CARRIES = {"runs", "state-carried", "segments", "token-by-token", "random-state"}
 """The checks that a model whose state is carried must pass."""
@@ -78,6 +87,38 @@ def _(result: CheckResult) -> Table:
     ]
     title = f"{result.model} ({result.family}): {'passed' if result.passed else 'FAILED'}"
     return Table(title, ["check", "", "value", "tolerance", "what a failure would do"], rows, frozenset({0, 1, 4}))
+
+
+@table.register
+def _(result: Comparison) -> Table:
+    return positions_table(result.runs)
+
+
+@table.register
+def _(result: Certificate) -> Table:
+    return certificate_table(result)
+
+
+def certificate_table(certificate: Certificate) -> Table:
+    """The paired differences of a certificate, a row each."""
+    rows = [
+        [
+            f"{d.name}: {d.start:,} to {d.end:,}",
+            d.of,
+            d.against,
+            percent(d.change),
+            percents(d.change_low, d.change_high),
+        ]
+        for d in certificate.differences
+    ]
+    named = "perplexity" if certificate.loss == "cross-entropy" else certificate.loss
+    note = (
+        f"By how much the {named} of one lies above that of the other, paired over {certificate.n} sequences. In context: "
+        "positions below the training context from a zero state; else with the state carried, against a run or a reset "
+        "baseline (its state zeroed every training context; own reset: the one after post-training)."
+    )
+    columns = ["positions", "", "against", "difference", "95 % interval"]
+    return Table(f"Certificate of {certificate.after}", columns, rows, frozenset({0, 1, 2}), note)
 
 
 def positions_table(diagnoses: Mapping[str, Diagnosis]) -> Table:

@@ -14,7 +14,15 @@ from rich.text import Text
 
 from lengthen.reporting.run_folder import arm_label
 from lengthen.reporting.tabulation import Table, bucket_table, support_table, survey_table, table
-from lengthen.results import CheckResult, Demonstration, Diagnosis, Result, SupportTable, TrainingRecord
+from lengthen.results import (
+    CheckResult,
+    Comparison,
+    Demonstration,
+    Diagnosis,
+    Result,
+    SupportTable,
+    TrainingRecord,
+)
 
 
 @singledispatch
@@ -37,6 +45,16 @@ def _(result: Diagnosis) -> None:
     _print(bucket_table(result))
     _print(table(result))
     print(result.verdict)
+
+
+@show.register
+def _(result: Comparison) -> None:
+    _print(table(result))
+    for certificate in result.certificates:
+        _print(table(certificate))
+        print(certificate.verdict)
+    for reason in result.unpaired.values():
+        print(f"No certificate: {reason}")
 
 
 @show.register
