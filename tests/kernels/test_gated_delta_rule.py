@@ -116,6 +116,17 @@ def test_one_key_written_again_and_again(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("decay", DECAYS)
+def test_steps_up_to_two_turn_what_is_stored_round(form: str, decay: str) -> None:
+    # Beyond 1 the transition's eigenvalue along the key is negative, down to -1 without a decay.
+    inputs = make(2, 200, 2, 1, 12, 18, decay=decay)
+    inputs["beta"] = 2 * inputs["beta"]
+    inputs["beta"][:, ::7] = 2.0
+    with running(form):
+        assert_agrees(delta_rule, reference, inputs, FP32)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("decay", DECAYS)
 def test_bfloat16_sequences(form: str, decay: str) -> None:
     inputs = {name: tensor.bfloat16() for name, tensor in make(2, 100, 4, 1, 32, 16, decay=decay).items()}
     with running(form):

@@ -25,6 +25,7 @@ from lengthen.kernels.gated_delta_rule_portable import (
     segment_length,
 )
 from lengthen.kernels.recurrence import check_floating, check_sequence, check_shape, compute_dtype
+from lengthen.kernels.rwkv7 import rwkv7
 
 
 def gated_delta_rule(
@@ -69,7 +70,15 @@ def gated_delta_rule(
     sharing = value.shape[2] // query.shape[2]
     if sharing > 1:
         query, key = query.repeat_interleave(sharing, 2), key.repeat_interleave(sharing, 2)
-    output, final_state, _ = gated_delta_rule_forward(query, key, value, log_decay, beta, input_gain, initial_state)
+    inputs = (query, key, value, log_decay, beta, input_gain, initial_state)
+    form = choose_form(*inputs, compiled_function="rwkv7_forward")
+    if log_decay is not None and log_decay.dim() == 4 and form is Form.COMPILED:
+        # d^T k = h^T (exp(g) k): RWKV-7's transition, whose compiled kernel takes decays per channel.
+        key, log_decay = key.float(), log_decay.float()
+        write = beta.float().unsqueeze(-1) * key
+        removed = -log_decay.exp() * key
+        return rwkv7(query, log_decay, write, value, removed, write, input_gain, initial_state=initial_state)
+    output, final_state, _ = gated_delta_rule_forward(*inputs)
     return output, final_state
 
 
