@@ -21,3 +21,13 @@ def start(command: list[str], folder, processes: int = 2) -> list[subprocess.Pop
     """Starts the command once for each process, with pipes for what they say."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return [subprocess.Popen(command, cwd=folder, env=env, **pipes) for env in environments(processes)]
+
+
+def finish(processes: list[subprocess.Popen], seconds: float = 240) -> list[tuple[int, str, str]]:
+    """(exit code, standard output, standard error) of each process."""
+    try:
+        said = [process.communicate(timeout=seconds) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(process.returncode, *words) for process, words in zip(processes, said)]

@@ -75,9 +75,9 @@ class StateTrainer(ResumableTrainer):
     ) -> Any:
         """The loss of a micro-batch from its initial state; the intervention sees the final state, detached."""
         arguments = {name: value for name, value in inputs.items() if name not in RUN_KEYS}
-        if not model.training:
-            output = model(**arguments)
-            return (output.loss, output) if return_outputs else output.loss
+        if not model.training:  # an evaluation's rows start from zero, and their labels may still have to be shifted
+            loss = model(**arguments, **({} if "shift_labels" in inputs else {"labels": inputs["labels"]})).loss
+            return (loss, {"loss": loss}) if return_outputs else loss
         rows = Rows.of(inputs, self.state.global_step, lanes=self.windows.lanes, shuffled=self.windows.shuffled)
         initial_state = self.intervention.initial_state(rows, zero_state(model, len(rows)))
         output = model(**arguments, initial_state=initial_state, num_items_in_batch=num_items_in_batch)
