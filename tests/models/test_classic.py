@@ -161,6 +161,8 @@ def test_losses_are_means_over_real_positions():
     output = model(inputs=X, shift_labels=targets, attention_mask=mask)
     squared = (output.predictions - targets).square().mean(-1)
     torch.testing.assert_close(output.loss, squared[mask.bool()].mean())
+    labels = torch.zeros(3, 40, dtype=torch.long).masked_fill(mask == 0, -100)
+    torch.testing.assert_close(model(X, targets=targets, shift_labels=labels).loss, output.loss)
     items = model(X, shift_labels=targets, attention_mask=mask, num_items_in_batch=1000).loss
     torch.testing.assert_close(items, squared[mask.bool()].sum() / 1000)
     model.position_losses = lambda predictions, targets: (predictions - targets).abs().amax(-1)

@@ -18,10 +18,10 @@ from torch.utils._pytree import tree_map_only
 from lengthen.errors import InputError
 from lengthen.models.binding import library_model
 from lengthen.models.forward_pass import ForwardPass
-from lengthen.models.head import IGNORED, masked
+from lengthen.models.head import IGNORED
 from lengthen.state import RecurrentState
 
-_OPTIONS = ("initial_state", "reset", "attention_mask", "shift_labels", "num_items_in_batch")
+_OPTIONS = ("initial_state", "reset", "attention_mask", "shift_labels", "targets", "num_items_in_batch")
 """What the forward takes beside the module's own arguments."""
 _INPUTS = ("input_ids", "inputs")
 """What windows call the first argument."""
@@ -54,17 +54,18 @@ def module_forward(cls: Any) -> Callable[..., ModuleOutput]:
         )
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> ModuleOutput:
-        given = {n: kwargs.get(n) if n in own.parameters else kwargs.pop(n, None) for n in _OPTIONS}
+        given = {n: kwargs.pop(n, None) for n in _OPTIONS if n not in names}
+        mask = given.get("attention_mask", kwargs.get("attention_mask"))
         for name in _INPUTS:
-            if name in kwargs and name not in own.parameters:
+            if name in kwargs and name not in names:
                 kwargs[first] = kwargs.pop(name)
         bound = own.bind(self, *args, **kwargs)
-        targets, mask = given["shift_labels"], given["attention_mask"]
         predictions, returned, final_state = run_module(self, bound, given["initial_state"], given["reset"], mask)
-        loss = None
+        labels, loss = given.get("shift_labels"), None
+        targets = labels if given.get("targets") is None else given["targets"]
         if targets is not None:
             losses = prediction_losses(self, predictions, targets)
-            loss = _mean(losses, targets, given["num_items_in_batch"], mask)
+            loss = _mean(losses, labels, mask, given.get("num_items_in_batch"))
         return ModuleOutput(predictions, returned, final_state, loss)
 
     extra = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in _OPTIONS if n not in names]
@@ -159,12 +160,11 @@ def prediction_loss_name(module: nn.Module, targets: Tensor) -> str:
     return "own loss" if own is not None else "mean squared error" if targets.is_floating_point() else "cross-entropy"
 
 
-def _mean(losses: Tensor, targets: Tensor, items: Tensor | int | None, attention_mask: Tensor | None) -> Tensor:
-    """The mean over real positions with a target, or the sum over `items`."""
-    if targets.is_floating_point():
-        counted = torch.ones_like(losses, dtype=torch.bool) if attention_mask is None else attention_mask != 0
-    else:
-        counted = masked(targets.view(losses.shape), attention_mask) != IGNORED
+def _mean(losses: Tensor, labels: Tensor | None, mask: Tensor | None, items: Tensor | int | None) -> Tensor:
+    """The mean over real positions with a target, or their sum over `items`."""
+    counted = torch.ones_like(losses, dtype=torch.bool) if mask is None else mask != 0
+    if labels is not None and not labels.is_floating_point():
+        counted = counted & (labels != IGNORED)
     total = torch.where(counted, losses, 0).sum()
     return total / (counted.sum() if items is None else items)
 

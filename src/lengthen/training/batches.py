@@ -17,8 +17,9 @@ class MicroBatches(IterableDataset):
     """The windows of this process, each step's lanes cut into equal micro-batches.
 
     windows: of this rank. accumulation: micro-batches a step. steps: the first to give, and the one to stop before.
-    A batch's labels are called shift_labels, since windows shift them beforehand. The Trainer counts a step's positions
-    by its labels, those that are not -100; these go no further, so that for float targets they say what is padding.
+    A batch's labels are called shift_labels, since windows shift them beforehand; the Trainer counts those that are not
+    -100, where labels stand too, which go no further. Float targets are called targets, and shift_labels then say
+    which positions count.
     """
 
     def __init__(self, windows: Windows, accumulation: int, steps: range) -> None:
@@ -30,7 +31,7 @@ class MicroBatches(IterableDataset):
             named = {**batch, "shift_labels": batch["labels"]}
             if batch["labels"].is_floating_point():
                 mask = batch.get("attention_mask", torch.ones(batch["labels"].shape[:2], dtype=torch.long))
-                named["labels"] = mask.masked_fill(mask == 0, IGNORED)
+                named |= {"targets": batch["labels"], "shift_labels": mask.masked_fill(mask == 0, IGNORED)}
             rows = len(batch["lane"]) // self.accumulation
             for i in range(self.accumulation):
                 yield {name: part(value, i * rows, rows) for name, value in named.items()}
