@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from lengthen import check, stream, wrap, zero_state
+from lengthen.models.binding import sequence_start
 from lengthen.models.head import token_losses
 from lengthen.models.parity import _error, _state_error
 from lengthen.models.rg_lru import _bounded_sqrt
-from lengthen.models.binding import sequence_start
 from tests.models.family_properties import *  # noqa: F403
 from tests.models.family_properties import IDS, TEXT, builder, every, first
 
@@ -104,6 +104,21 @@ def test_rows_go_on_at_their_own_positions_past_the_window(windowed):
         alone = windowed(torch.cat([text, tail[row]])[None])
         assert _error(found.logits[row], alone.logits[0, -29:]) < 1e-5
         assert _state_error(found.final_state.index([row]), alone.final_state) < 1e-5
+
+
+@torch.no_grad()
+def test_positions_start_again_at_a_reset_past_the_window(windowed):
+    """In a call and between two: after 31 positions, whose first ones are gone, rows are reset inside and behind the next."""
+    head, middle, tail = IDS[:2, :31], IDS[:2, 31:50], IDS[:2, 50:]
+    mask, reset = torch.ones_like(middle), torch.zeros_like(middle, dtype=torch.bool)
+    reset[0, 12], mask[1, 15:], reset[1, 17] = True, 0, True
+    state = windowed(head, initial_state=sequence_start(windowed, 2)).final_state
+    state = windowed(middle, attention_mask=mask, reset=reset, initial_state=state).final_state
+    assert state.attention.read.tolist() == state.attention.lengths.tolist() == [7, 0]
+    found = windowed(tail, initial_state=state).logits
+    for row, text in enumerate((middle[0, 12:], middle[1, :0])):
+        alone = windowed(torch.cat([text, tail[row]])[None]).logits
+        assert _error(found[row], alone[0, -25:]) < 1e-5
 
 
 @torch.no_grad()
