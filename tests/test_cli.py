@@ -123,7 +123,7 @@ def test_post_train(capsys, model, text, tmp_path, intervention):
 def test_random_checkpoints_of_every_shape(capsys, text, tmp_path, shape, intervention):
     """check passes, twenty steps run, and the saved model in plain transformers gives the same logits."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import Mamba2ForCausalLM
 
     from lengthen import load
     from lengthen.models.parity import _error
@@ -144,7 +144,7 @@ def test_random_checkpoints_of_every_shape(capsys, text, tmp_path, shape, interv
     ]
     assert run(capsys, "post-train", tmp_path / "model", *arguments)[0] == 0
     plain, wrapped = (
-        AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").eval(),
+        Mamba2ForCausalLM.from_pretrained(tmp_path / "run" / "model").eval(),
         load(tmp_path / "run" / "model"),
     )
     ids = torch.randint(256, (2, 300), generator=torch.Generator().manual_seed(0))

@@ -27,7 +27,7 @@ def test_plain_loop(model_and_text, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "after 5 steps" in done.stdout
-    from transformers import AutoModelForCausalLM
+    from transformers import Mamba2ForCausalLM
 
-    before, after = (AutoModelForCausalLM.from_pretrained(p) for p in (model, tmp_path / "out"))
+    before, after = (Mamba2ForCausalLM.from_pretrained(p) for p in (model, tmp_path / "out"))
     assert any(not torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters()))

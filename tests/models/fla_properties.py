@@ -13,10 +13,11 @@ from lengthen import unwrap, wrap
 from tests.models.family_properties import *  # noqa: F403
 from tests.models.family_properties import IDS, MASK, Build
 from tests.models.family_properties import __all__ as _shared
-from tests.models.fla_reference import fla_runs_on_cpu
+from tests.models.fla_reference import fla, fla_runs_on_cpu
 
 __all__ = [
     *_shared,
+    "fla",
     "fla_runs_on_cpu",
     "library_states",
     "run_fla_on_cpu",
@@ -32,7 +33,7 @@ def run_fla_on_cpu(fla_runs_on_cpu: None) -> None:
 
 @pytest.fixture
 def value_first() -> bool:
-    """Whether fla's layer keeps its state as [value, key] (hazard: layouts differ between fla's own layers)."""
+    """Whether fla's layer keeps its state as [value, key]: its layers differ in this."""
     return False
 
 

@@ -19,11 +19,15 @@ from torch import Tensor
 
 from lengthen.models.call import _current
 
-fla = pytest.importorskip("fla", reason="flash-linear-attention is not installed")
+
+@pytest.fixture
+def fla() -> Any:
+    """The library; imported for its tests alone, as it takes seconds."""
+    return pytest.importorskip("fla", reason="flash-linear-attention is not installed")
 
 
 @pytest.fixture
-def fla_runs_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def fla_runs_on_cpu(monkeypatch: pytest.MonkeyPatch, fla: Any) -> None:
     """Puts plain loops where fla's modules and layers would call Triton."""
     for path, replacement in _REPLACEMENTS.items():
         where, name = path.rsplit(".", 1)

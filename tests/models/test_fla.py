@@ -18,8 +18,9 @@ from lengthen.models.parity import _error
 from lengthen.models.tiny_models import build_tiny_model
 from lengthen.models.tiny_models_fla import FLA_TINY_MODELS
 from tests.models.family_properties import IDS, builder
-from tests.models.fla_reference import fla_runs_on_cpu  # noqa: F401
+from tests.models.fla_reference import fla, fla_runs_on_cpu  # noqa: F401
 
+pytestmark = pytest.mark.usefixtures("fla")
 TINY = {tiny.name: tiny for tiny in FLA_TINY_MODELS}
 
 

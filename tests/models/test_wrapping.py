@@ -278,10 +278,10 @@ def test_checkpointing_outside_the_call_is_refused_rather_than_wrong():
 
 
 def test_save_pretrained_loads_in_the_plain_library(tmp_path, shaped_mamba2):
-    from transformers import AutoModelForCausalLM
+    from transformers import Mamba2ForCausalLM
 
     wrap(shaped_mamba2).save_pretrained(tmp_path)
-    plain = AutoModelForCausalLM.from_pretrained(tmp_path)
+    plain = Mamba2ForCausalLM.from_pretrained(tmp_path)
     assert not is_wrapped(plain)
     with torch.no_grad():
         assert _error(plain(IDS).logits, shaped_mamba2(IDS).logits) < 1e-5

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import Mamba2ForCausalLM
 
 from lengthen import (
     TBPTT,
@@ -148,7 +148,7 @@ def test_the_saved_model_is_the_library_s(tmp_path, plays, name):
     model = tiny_mamba2(n_groups=2)
     before = copy.deepcopy(model.state_dict())
     record = post_train(model, plays[0], intervention=name, out=tmp_path, **FAST)
-    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
+    plain = Mamba2ForCausalLM.from_pretrained(tmp_path / "model").eval()
     assert not is_wrapped(plain) and set(plain.state_dict()) == set(before)
     ids = torch.randint(256, (2, 50))
     with torch.no_grad():
