@@ -1,9 +1,10 @@
-"""The package builds with and without a compiler, and its extension is clean under the sanitizers."""
+"""The package builds with and without a compiler, works without its extension, which is clean under the sanitizers."""
 
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import venv
 import zipfile
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ("sh", "bash", "env", "uname", "rm", "cp", "mv", "cat", "ls", "sed", "grep", "mkdir", "dirname", "basename")
+
+WITHOUT_TRACES = ("-p", "no:cacheprovider", "-m", "not acceptance")
 
 pytestmark = pytest.mark.acceptance
 
@@ -28,6 +31,21 @@ def clean_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     place = tmp_path_factory.mktemp("clean")
     venv.create(place, with_pip=True)
     return str(place / "bin" / "python")
+
+
+def python_with(package: Path, place: Path) -> str:
+    """An interpreter that finds `lengthen` in `package` (never as it is installed), and everything else as this one."""
+    venv.create(place)
+    (site_packages,) = place.glob("lib/python*/site-packages")
+    (site_packages / "paths.pth").write_text(f"{package}\n{sysconfig.get_path('purelib')}\n")
+    python = str(place / "bin" / "python")
+    assert run(python, "-c", "import lengthen; print(lengthen.__file__)", PYTHONPATH="").startswith(str(package))
+    return python
+
+
+def copy_without_extension(place: Path) -> None:
+    ignored = shutil.ignore_patterns("*.so", "*.pyd", "__pycache__")
+    shutil.copytree(ROOT / "src" / "lengthen", place / "lengthen", ignore=ignored)
 
 
 def wheel_of(output: Path) -> tuple[str, list[str]]:
@@ -72,20 +90,28 @@ def test_the_extension_is_clean_under_the_sanitizers(tmp_path: Path) -> None:
         f"-DPython_EXECUTABLE={sys.executable}",
     )
     run("cmake", "--build", str(build))
-    shutil.copytree(ROOT / "src" / "lengthen", place / "lengthen", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    copy_without_extension(place)
     run("cmake", "--install", str(build), "--prefix", str(place))
     libraries = [
         subprocess.run(["c++", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
         for name in ("libasan.so", "libubsan.so", "libstdc++.so.6")
     ]
     log = run(
-        *(sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-m", "not acceptance"),
+        *(python_with(place, tmp_path / "environment"), "-m", "pytest", "-q", "-s", *WITHOUT_TRACES),
         *("-k", "every_element or refused or agrees_with_the_definition or strided", "tests/kernels"),
         LD_PRELOAD=" ".join(libraries),
-        PYTHONPATH=str(place),
+        PYTHONPATH="",
         ASAN_OPTIONS="detect_leaks=0",  # Python keeps what it was given until the end
         UBSAN_OPTIONS="print_stacktrace=1",
     )
     assert "passed" in log
     assert "runtime error" not in log
     assert "AddressSanitizer" not in log
+
+
+def test_the_whole_suite_passes_on_the_portable_forms(tmp_path: Path) -> None:
+    copy_without_extension(tmp_path / "package")
+    python = python_with(tmp_path / "package", tmp_path / "environment")
+    log = run(python, "-m", "pytest", *WITHOUT_TRACES, "tests", PYTHONPATH="")
+    assert "passed" in log
+    assert "the extension is not built" in log  # what is about the extension alone, and no more

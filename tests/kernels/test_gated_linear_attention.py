@@ -4,6 +4,7 @@ import pytest
 import torch
 from recurrence_comparison import (
     FORMS,
+    Operator,
     assert_agrees,
     assert_agrees_over_131072,
     assert_compiles_and_exports,
@@ -63,6 +64,27 @@ def test_agrees_with_the_definition_at_length(form: str, positions: int, batch: 
     inputs = make(batch, positions, 2, 32, 80, bonus=bonus)
     with running(form):
         assert_agrees(gated_linear_attention, gated_linear_attention_reference, inputs, FP32)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_key_tied_to_the_decay(form: str) -> None:
+    # HGRN-2 writes what it forgets: its key is 1 - decay, and both ways lead back to one gate.
+    inputs = make(2, 150, 2, 12, 18)
+    log_decay, query, value = inputs["log_decay"], inputs["query"], inputs["value"]
+
+    def tied(operator: Operator) -> Operator:
+        def call(log_decay: Tensor, query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+            return operator(query, -torch.expm1(log_decay), value, log_decay)
+
+        return call
+
+    with running(form):
+        assert_agrees(
+            tied(gated_linear_attention),
+            tied(gated_linear_attention_reference),
+            {"log_decay": log_decay, "query": query, "value": value},
+            FP32,
+        )
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -89,6 +89,25 @@ def test_bfloat16_sequences(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_a_constant_decay_per_head_is_retention(form: str) -> None:
+    # RetNet, lightning attention and simple GLA with a fixed decay: one number a head, broadcast without a copy.
+    inputs = make(2, 150, 4, 4, 12, 18, full=False)
+    query, key, value = (inputs[name] for name in ("query", "key", "value"))
+    slopes = -(2.0 ** -torch.arange(2.0, 6.0))
+
+    def retention(query: Tensor, key: Tensor, value: Tensor, slopes: Tensor) -> tuple[Tensor]:
+        age = torch.arange(150)[:, None] - torch.arange(150)
+        kept = torch.where(age >= 0, (slopes[:, None, None] * age.clamp(min=0)).exp(), 0)
+        return (torch.einsum("bthk,bshk,hts,bshv->bthv", query, key, kept, value),)
+
+    def by_recurrence(query: Tensor, key: Tensor, value: Tensor, slopes: Tensor) -> tuple[Tensor]:
+        return ssd(query, key, value, slopes.expand(*value.shape[:3]))[:1]
+
+    with running(form):
+        assert_agrees(by_recurrence, retention, {"query": query, "key": key, "value": value, "slopes": slopes}, FP32)
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_strided_inputs(form: str) -> None:
     inputs = make(2, 90, 4, 2, 12, 18)
     for name in ("query", "key", "value"):
