@@ -40,7 +40,8 @@ def wrap(model: nn.Module) -> nn.Module:
     A language model's output is its library's with one more field, final_state. Any other module keeps its own
     signature, whose first argument [B, T, ...] is then also called input_ids or inputs, as windows call it; its output
     is a ModuleOutput: `predictions`, what its forward returned (as it was in `returned`), `final_state`, and `loss`
-    where targets [B, T, ...] are given as shift_labels. attention_mask [B, T] marks padding in both.
+    where targets [B, T, ...] are given as shift_labels (or as targets, with shift_labels -100 where none counts).
+    attention_mask [B, T] marks padding in both.
 
     Raises InputError if no recurrent layer is known, or one is found that is not.
     """
