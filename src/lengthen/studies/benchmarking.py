@@ -14,7 +14,8 @@ import torch
 
 from lengthen.errors import InputError
 from lengthen.results import Result
-from lengthen.studies.benchmark_cases import Case, Step, cases
+from lengthen.studies.benchmark_cases import cases
+from lengthen.studies.benchmark_pairs import Case, Step
 
 
 @dataclass(frozen=True)
