@@ -1,8 +1,9 @@
 """Pre- and post-training from initial states, on transformers' Trainer."""
 
+from lengthen.training.any_trainer import InitialStates
 from lengthen.training.post_training import post_train
 from lengthen.training.pre_training import Mamba2Recipe, pretrain
 from lengthen.training.running import Optimisation, run_training
 from lengthen.training.trainer import StateTrainer
 
-__all__ = ["Mamba2Recipe", "Optimisation", "StateTrainer", "post_train", "pretrain", "run_training"]
+__all__ = ["InitialStates", "Mamba2Recipe", "Optimisation", "StateTrainer", "post_train", "pretrain", "run_training"]
