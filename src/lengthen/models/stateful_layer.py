@@ -89,7 +89,7 @@ FAMILY = Family(
         LayerKind(
             name="stateful-layer",
             kernel="the layer's scan",
-            layers=(f"{__name__}.StatefulLayer",),
+            layers=(),
             forward=forward,
             zero_state=zero_state,
             specs=specs,

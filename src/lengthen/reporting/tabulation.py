@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
 
-from lengthen.reporting.numbers import change, number, percent, percents, perplexity_of, ratio, short, with_error
+from lengthen.reporting.numbers import NONE, change, number, percent, percents, perplexity_of, ratio, short, with_error
 from lengthen.reporting.run_folder import arm_label
 from lengthen.results import (
     Certificate,
@@ -189,9 +189,15 @@ def survey_table(checks: Sequence[CheckResult]) -> Table:
 
 def support_table(found: SupportTable) -> Table:
     """Which classes are supported: a row per class, a mark per verified property."""
-    names = list(found.classes[0].verified) if found.classes else []
+    names = list(dict.fromkeys(name for c in found.classes for name in c.verified))
     rows = [
-        [c.library, c.model, c.family, ", ".join(c.kernels), *("yes" if c.verified[name] else "NO" for name in names)]
+        [
+            c.library,
+            c.model,
+            c.family,
+            ", ".join(c.kernels),
+            *("yes" if c.verified.get(name) else "NO" if name in c.verified else NONE for name in names),
+        ]
         for c in found.classes
     ]
     columns = ["library", "class", "family", "kernel", *names]
