@@ -65,8 +65,9 @@ Build = Callable[..., Any]
 
 
 def builder(name: str, options: dict[str, Any]) -> Build:
-    """build() for a class among lengthen's tiny models, with these options changed."""
-    tiny = next(tiny for tiny in TINY_MODELS + FLA_TINY_MODELS if tiny.name == name and not tiny.variant)
+    """build() for a class among lengthen's tiny models, with these options changed; fla's Mamba is fla.models.Mamba."""
+    every = [tiny for tiny in TINY_MODELS + FLA_TINY_MODELS if not tiny.variant]
+    tiny = next(tiny for tiny in every if name in (tiny.name, f"{tiny.library}.{tiny.name}"))
 
     def build(seed: int = 0, **more: Any) -> Any:
         return build_tiny_model(dataclasses.replace(tiny, options=tiny.options | options | more), seed)

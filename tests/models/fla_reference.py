@@ -97,6 +97,13 @@ def rms_norm_linear(x: Tensor, norm_weight: Tensor, norm_bias: Tensor, weight: T
     return F.linear(rms_norm(x, norm_weight, norm_bias), weight, bias)
 
 
+def grouped_norm_and_gate(x, weight, bias, z=None, eps=1e-6, group_size=None, norm_before_gate=True):
+    gate = 1 if z is None else z * z.sigmoid()
+    x = x if norm_before_gate else x * gate
+    y = norm(x, weight, bias, eps=eps, is_rms_norm=True, num_groups=x.shape[-1] // (group_size or x.shape[-1]))
+    return y * gate if norm_before_gate else y
+
+
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     return gate * gate.sigmoid() * up
 
@@ -283,6 +290,7 @@ _REPLACEMENTS: dict[str, Callable[..., Any]] = {
     "fla.modules.norm.layernorm.layer_norm": norm,
     "fla.modules.norm.layernorm.group_norm": norm,
     "fla.modules.norm.fused_norm_gate.rms_norm_gated": rms_norm_gated,
+    "fla.modules.norm.layernorm_gated.rmsnorm_fn": grouped_norm_and_gate,
     "fla.modules.mlp.swiglu": swiglu,
     "fla.modules.mlp.swiglu_linear": swiglu_linear,
     "fla.modules.activations.ops.swish_fwd": swish_fwd,

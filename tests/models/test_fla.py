@@ -32,7 +32,7 @@ def random(*shape):
 
 
 def test_without_lengthen_the_library_runs_nothing_on_a_cpu():
-    """Hazard: fla imports where Triton is, and every model then fails."""
+    """fla imports where Triton is, and every model then fails."""
     model = build_tiny_model(TINY["GLA"])
     with pytest.raises(RuntimeError, match="active drivers"):
         model(IDS, use_cache=False)
@@ -181,7 +181,7 @@ def test_the_library_loses_its_cache_in_generate(fla_runs_on_cpu):  # noqa: F811
 
 @torch.no_grad()
 def test_checkpointing_drops_the_library_s_cache(fla_runs_on_cpu):  # noqa: F811
-    """Hazard 16, of the library alone; with lengthen's states it is in every family's parity gate."""
+    """Of the library alone; with lengthen's states it is in every family's parity gate."""
     model = builder("GLA", {})()
     cache = model(IDS[:, :40], use_cache=True).past_key_values
     carried = model(IDS[:, 40:], past_key_values=cache, use_cache=True).logits
@@ -193,7 +193,7 @@ def test_checkpointing_drops_the_library_s_cache(fla_runs_on_cpu):  # noqa: F811
 
 
 def test_rwkv_6_heeds_no_packing_where_a_state_is_carried(fla_runs_on_cpu):  # noqa: F811
-    """Hazard 17: with a cache its token shift reaches over the start of a packed sequence; a reset does not."""
+    """With a cache its token shift reaches over the start of a packed sequence; a reset does not."""
     model = builder("RWKV6", {})()
     ids, starts = IDS[:1, :20], torch.tensor([0, 10, 20])
     with torch.no_grad():
@@ -210,10 +210,8 @@ def test_rwkv_6_heeds_no_packing_where_a_state_is_carried(fla_runs_on_cpu):  # n
         assert _error(whole.logits[:, 10:], model(ids[:, 10:]).logits) < 1e-5
 
 
-def test_the_library_s_recurrent_delta_rule_has_no_backward_and_mamba_takes_one_token():
-    """Hazards 14 and 18, which show on a GPU alone: what the sources say."""
+def test_the_library_s_recurrent_delta_rule_has_no_backward():
+    """It shows on a GPU alone: what the source says."""
     kernel = importlib.import_module("fla.ops.gated_delta_rule.fused_recurrent")
     function = next(f for n, f in vars(kernel).items() if n.endswith("Function") and hasattr(f, "backward"))
     assert "raise NotImplementedError" in inspect.getsource(function.backward)
-    mamba = importlib.import_module("fla.layers.mamba")
-    assert "only supports a single new token" in inspect.getsource(mamba.Mamba)

@@ -19,6 +19,8 @@ from torch import Tensor
 from lengthen.kernels import selective_scan, short_conv
 from lengthen.models.call import Marks
 from lengthen.models.family import Family, LayerKind
+from lengthen.models.fla_on_cpu import activation
+from lengthen.models.fla_parts import fla_kind
 from lengthen.models.plain import is_plain_linear
 from lengthen.state import LayerState, TensorSpec
 
@@ -38,7 +40,8 @@ def forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> tu
     state = state or {}
     mixed, gate = layer.in_proj(x).chunk(2, dim=-1)
     mixed, window = _convolved(layer, mixed, state, marks)
-    sizes = [layer.time_step_rank, layer.ssm_state_size, layer.ssm_state_size]
+    rank = layer.time_step_rank if hasattr(layer, "time_step_rank") else layer.dt_rank
+    sizes = [rank, layer.ssm_state_size, layer.ssm_state_size]
     step, write, read = layer.x_proj(mixed).split(sizes, dim=-1)
     if hasattr(layer, "dt_layernorm"):
         step, write, read = layer.dt_layernorm(step), layer.b_layernorm(write), layer.c_layernorm(read)
@@ -105,7 +108,7 @@ def _convolved(layer: Any, mixed: Tensor, state: LayerState, marks: Marks) -> tu
         lengths=marks.lengths,
         activation="silu" if silu else None,
     )
-    return mixed if silu else layer.act(mixed), window
+    return mixed if silu else activation(layer.act)(mixed), window
 
 
 def _scanned(scan: _Scan, initial_state: Tensor | None, marks: Marks) -> tuple[Tensor, Tensor]:
@@ -161,6 +164,14 @@ FAMILY = Family(
             forward=heads_forward,
             zero_state=heads_zero_state,
             specs=HEADS_SPECS,
+        ),
+        fla_kind(
+            name="fla_mamba1",
+            kernel="selective_scan",
+            layers=("fla.layers.mamba.Mamba",),
+            forward=forward,
+            zero_state=zero_state,
+            specs=SPECS,
         ),
     ),
 )

@@ -18,6 +18,8 @@ from torch import Tensor
 from lengthen.kernels import short_conv, ssd
 from lengthen.models.call import Marks
 from lengthen.models.family import Family, LayerKind
+from lengthen.models.fla_on_cpu import activation
+from lengthen.models.fla_parts import fla_kind
 from lengthen.state import LayerState, TensorSpec
 
 SPECS = {"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")}
@@ -48,22 +50,26 @@ def forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> tu
         activation="silu" if silu else None,
     )
     if not silu:
-        mixed = layer.act(mixed)
+        mixed = activation(layer.act)(mixed)
     value, key, query = mixed.split([layer.intermediate_size, keys, keys], dim=-1)
 
     log_decay, input_gain = _decay_and_gain(layer, dt, marks)
+    wide_skip = layer.D.shape[0] != layer.num_heads  # one number a channel, not a head
     y, recurrent = ssd(
         query.reshape(rows, positions, layer.n_groups, layer.ssm_state_size),
         key.reshape(rows, positions, layer.n_groups, layer.ssm_state_size),
         value.reshape(rows, positions, layer.num_heads, layer.head_dim),
         log_decay,
         input_gain,
-        skip=layer.D,
+        skip=None if wide_skip else layer.D,
         initial_state=state.get("recurrent"),
     )
     y = y.reshape(rows, positions, layer.intermediate_size)
+    if wide_skip:
+        y = y + layer.D * value
     # A layer without a norm has only the gate there.
-    y = layer.norm(y, gate) if getattr(layer, "mamba_rms_norm", True) else y * F.silu(gate)
+    normed = getattr(layer, "mamba_rms_norm", True) and getattr(layer, "rmsnorm", True)
+    y = layer.norm(y, gate) if normed else y * F.silu(gate)
     return layer.out_proj(y.to(x.dtype)), {"recurrent": recurrent, "window": window}
 
 
@@ -77,7 +83,7 @@ def _projected(layer: Any, x: Tensor) -> Tensor:
 def _decay_and_gain(layer: Any, dt: Tensor, marks: Marks) -> tuple[Tensor, Tensor]:
     """log-decay dt A and input gain dt, both [B, T, H] in at least float32; the identity where a position is padding."""
     precise = torch.promote_types(dt.dtype, torch.float32)
-    low, high = layer.time_step_limit
+    low, high = layer.time_step_limit if hasattr(layer, "time_step_limit") else layer.dt_limit
     dt = marks.gain(F.softplus(dt.to(precise) + layer.dt_bias.to(precise)).clamp(low, high))
     return marks.decay(dt * -torch.exp(layer.A_log.to(precise))), dt
 
@@ -96,6 +102,14 @@ FAMILY = Family(
                 "transformers.models.nemotron_h.modeling_nemotron_h.NemotronHMamba2Mixer",
                 "transformers.models.zamba2.modeling_zamba2.Zamba2MambaMixer",
             ),
+            forward=forward,
+            zero_state=zero_state,
+            specs=SPECS,
+        ),
+        fla_kind(
+            name="fla_mamba2",
+            kernel="ssd",
+            layers=("fla.layers.mamba2.Mamba2",),
             forward=forward,
             zero_state=zero_state,
             specs=SPECS,
