@@ -1,11 +1,14 @@
 """The delta rule: every class of transformers, at shapes that use what sets it apart."""
 
+import dataclasses
+
 import pytest
 import torch
+from transformers.models.qwen3_next import modeling_qwen3_next
 
 from lengthen import check, wrap
 from lengthen.errors import InputError
-from lengthen.models import sequence_start
+from lengthen.models import families, sequence_start
 from lengthen.models.parity import _error
 from tests.models.family_properties import *  # noqa: F403
 from tests.models.family_properties import IDS, MASK, builder, every, first
@@ -127,6 +130,24 @@ def test_indexed_attention_is_left_to_the_library_and_not_carried():
     assert _error(model(IDS[:, 40:], initial_state=state).logits, model(IDS[:, 40:]).logits) > 1e-2
     with pytest.raises(InputError, match="indexed_attention layers"):
         check(model)
+
+
+def test_generate_needs_none_of_the_kernels_that_need_a_gpu(monkeypatch):
+    """Where fla is installed and no GPU is there, every one of the library's own steps would crash."""
+    kind = families.KINDS["gated_delta_net"]
+    monkeypatch.setitem(families.KINDS, kind.name, dataclasses.replace(kind, own_cache=False))
+    model = builder("Qwen3Next", {})()
+    options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    expected = model.generate(IDS, **options)
+
+    def crash(*_, **__):
+        raise RuntimeError("0 active drivers")
+
+    for name in ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"):
+        monkeypatch.setattr(modeling_qwen3_next, name, crash)
+    with pytest.raises(RuntimeError, match="active drivers"):
+        model.generate(IDS, **options)
+    assert torch.equal(wrap(model).generate(IDS, **options), expected)
 
 
 def test_a_stack_without_attention_runs_where_the_library_s_cache_crashes():

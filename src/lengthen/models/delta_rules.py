@@ -10,6 +10,7 @@ projections, which is read from the layer.
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +25,8 @@ from lengthen.models.family import Family, LayerKind
 from lengthen.state import LayerState, TensorSpec
 
 SPECS = {"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")}
+_OWN_CACHE = torch.cuda.is_available() or importlib.util.find_spec("fla") is None
+"""Where fla is installed transformers calls its kernels, which need a GPU."""
 _SMALLEST_SQUARE = 1e-6  # added to the squared norm of keys and queries by every class
 
 
@@ -159,6 +162,7 @@ FAMILY = Family(
             forward=net_forward,
             zero_state=net_zero_state,
             specs=SPECS,
+            own_cache=_OWN_CACHE,
         ),
         LayerKind(
             name="delta_attention",
@@ -170,6 +174,7 @@ FAMILY = Family(
             forward=attention_forward,
             zero_state=attention_zero_state,
             specs=SPECS,
+            own_cache=_OWN_CACHE,
         ),
         *delta_rules_fla.KINDS,
     ),
