@@ -132,6 +132,22 @@ def test_activations_are_fla_s():
         torch.testing.assert_close(fla_on_cpu.activation(activations[name])(x), y)
 
 
+@pytest.mark.parametrize(
+    "options, reason",
+    [
+        ({"attn": {"layers": [1], "num_heads": 4}}, r"fla's attention \(model.layers.1.attn\)"),
+        ({"attnres_block_size": 2}, "residuals by attention"),
+    ],
+)
+def test_what_has_no_stand_in_is_refused(monkeypatch, options, reason):
+    attention = importlib.import_module("fla.layers.attn")
+    monkeypatch.setattr(attention, "flash_attn_func", lambda: None)  # without it such a model cannot even be built
+    model = builder("GLA", options)()
+    with pytest.raises(InputError, match=reason):
+        wrap(model)
+    assert not [m for m in model.modules() if "forward" in m.__dict__ or "_lengthen" in m.__dict__]
+
+
 # -- loading ------------------------------------------------------------------------------------------------------
 
 

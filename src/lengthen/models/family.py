@@ -33,7 +33,8 @@ class LayerKind:
     arguments: further arguments of the library's forward that this one takes too, by name.
     own_cache: whether the library's own forward carries its cache wherever it runs; where not, generate() goes from one
     of lengthen's states to the next.
-    prepare, restore: (model) -> None, what wrap() and unwrap() do besides to a model with such layers.
+    prepare, restore: (model) -> None, what wrap() does first and unwrap() last to a model with such layers; prepare may
+    refuse it with an InputError.
     """
 
     name: str

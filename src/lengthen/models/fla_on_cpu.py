@@ -16,9 +16,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lengthen.errors import InputError
+
 
 def run_on_cpu(model: nn.Module) -> None:
-    """Gives every module of fla's that would call Triton a forward that does so on a GPU alone."""
+    """Gives every module of fla's that would call Triton a forward that does so on a GPU alone.
+
+    Raises InputError for what has no such forward: attention, which wants flash-attn and takes neither masks nor caches
+    of lengthen's, and residuals by attention where the model is not on a GPU.
+    """
+    for name, module in model.named_modules():
+        if type(module).__module__ == "fla.layers.attn":
+            raise InputError(
+                f"{type(model).__name__} mixes recurrent layers with fla's attention ({name}), whose past lengthen cannot "
+                "carry; give a model without attention (config.attn=None)."
+            )
+    block = getattr(getattr(model, "config", None), "attnres_block_size", None)
+    if block is not None and not next(model.parameters()).is_cuda:
+        raise InputError(
+            f"{type(model).__name__} has residuals by attention (attnres_block_size={block}), which fla runs on a GPU "
+            "alone; move the model to one before wrapping it."
+        )
     for module in model.modules():
         if _plain_forward(module) is not None:
             module.forward = bound(module)

@@ -51,12 +51,12 @@ def wrap(model: nn.Module) -> nn.Module:
     known = recurrent_layers(target)
     require_no_unknown_layer(target, known)
     forward = _model_forward(type(target))
+    for kind in {kind.name: kind for _, _, kind in known}.values():
+        kind.prepare(target)
     layer: Any
     for name, layer, kind in known:
         layer._lengthen = LayerBinding(name, kind.name)
         layer.forward = types.MethodType(_layer_forward, layer)
-    for kind in {kind.name: kind for _, _, kind in known}.values():
-        kind.prepare(target)
     target.forward = types.MethodType(forward, target)
     return model
 
