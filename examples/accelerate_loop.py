@@ -31,7 +31,7 @@ def main(model_name: str, text: str, out: str, steps: int = 100) -> None:
         optimizer.zero_grad()
 
     loss = accelerator.reduce(output.loss.detach(), reduction="mean")
-    accelerator.print(f"loss {loss.item():.3f} after {steps} steps")
+    accelerator.print(f"loss {loss.item():.3f} after {steps} steps of {processes} processes")
     if accelerator.is_main_process:
         accelerator.unwrap_model(model).save_pretrained(out)
     accelerator.end_training()

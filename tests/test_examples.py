@@ -13,7 +13,7 @@ from lengthen.data import bundled_plays
 from tests.conftest import tiny_mamba2
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-LAUNCH = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+LAUNCH = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,7 @@ def test_example(model_and_text, tmp_path, name, needs, launch):
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=offline)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("after 5 steps") == 1
+    assert ("of 2 processes" in done.stdout) == (launch != [])
     from transformers import AutoModelForCausalLM
 
     before, after = (AutoModelForCausalLM.from_pretrained(p) for p in (model, tmp_path / "out"))

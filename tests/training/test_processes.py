@@ -55,3 +55,20 @@ def test_two_processes_equal_one(tmp_path, intervention):
     start, a, b = (load_file(tmp_path / name / "model.safetensors") for name in ("model", "one/model", "two/model"))
     moved = sum(float((a[n] - start[n]).norm() ** 2) for n in a) ** 0.5
     assert sum(float((a[n] - b[n]).norm() ** 2) for n in a) ** 0.5 < 1e-3 * moved  # float32 rounding of small steps
+
+
+def test_accelerate_launch_takes_every_option_from_a_file(tmp_path):
+    tiny_mamba2().save_pretrained(tmp_path / "model")
+    (tmp_path / "text.txt").write_text("the tale goes on and on, line after line; " * 90)
+    options = "data: text.txt\ntrain-context: 32\nsteps: 3\nrows: 8\nsave-steps: 2\nthreads: 1\nout: run\n"
+    (tmp_path / "options.yaml").write_text(options + "training: {logging_steps: 1}\n")
+    command = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "-m", "lengthen"]
+    command += ["post-train", "model", "--config", "options.yaml", "--json"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["losses"]) == 3
+    checkpoint = tmp_path / "run" / "checkpoint-3"
+    assert sorted(p.name for p in checkpoint.glob("process-*")) == ["process-0", "process-1"]
+    lanes = [json.loads((checkpoint / f"process-{i}" / "bank.json").read_text())["lanes"] for i in range(2)]
+    assert lanes == [[0, 1, 2, 3], [4, 5, 6, 7]]
