@@ -12,6 +12,7 @@ from lengthen.models.binding import is_language_model, wrapped_layers
 from lengthen.models.families import FAMILY_OF, KINDS
 from lengthen.models.parity import check
 from lengthen.models.tiny_models import TINY_MODELS, TinyModel, build_tiny_model
+from lengthen.models.tiny_models_fla import FLA_TINY_MODELS
 from lengthen.models.wrapping import wrap
 from lengthen.results import CheckResult, SupportedClass, SupportTable, versions
 
@@ -30,7 +31,7 @@ CLASSIC = (nn.LSTM, nn.GRU, nn.RNN)
 
 
 def verify_support(
-    tiny_models: Iterable[TinyModel] = TINY_MODELS,
+    tiny_models: Iterable[TinyModel] = TINY_MODELS + FLA_TINY_MODELS,
     layers: Sequence[type[nn.LSTM | nn.GRU | nn.RNN]] = CLASSIC,
     *,
     seed: int = 0,
