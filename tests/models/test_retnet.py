@@ -3,7 +3,11 @@
 import pytest
 import torch
 
-from lengthen.models.retnet import _turned
+from lengthen import wrap
+from lengthen.models import fla_on_cpu
+from lengthen.models.call import Marks
+from lengthen.models.parity import _error
+from lengthen.models.retnet import _turned, retention
 from tests.models.family_properties import IDS, builder, every, first
 from tests.models.fla_properties import *  # noqa: F403
 
@@ -61,3 +65,26 @@ def library_states():
 @pytest.fixture
 def recurrence_parameter():
     return "k_proj.weight"
+
+
+@torch.no_grad()
+def test_a_retention_sees_differences_of_positions_however_it_is_cut():
+    """o[t] = sum over s <= t of decay^(t - s) (R(t) q[t]) . (R(s) k[s]) v[s], written out over all pairs of positions."""
+    layer = wrap(builder("RetNet", {"use_output_gate": False})().double()).model.layers[0].attn
+    x = torch.randn(1, 90, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    heads, dim = layer.num_heads, layer.head_k_dim
+    query, key, value = ((p(x)[0].unflatten(-1, (heads, -1))) for p in (layer.q_proj, layer.k_proj, layer.v_proj))
+    rates = 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    turns = torch.polar(torch.ones(90, dim // 2, dtype=torch.float64), torch.arange(90.0)[:, None] * rates)[:, None]
+    query, key = ((torch.complex(*t.chunk(2, -1)) * turns) for t in (query, key))
+    scores = torch.einsum("thk,shk->hts", query, key.conj()).real / dim**0.5
+    apart = (torch.arange(90.0)[:, None] - torch.arange(90.0)).double()
+    decays = (1 - 2.0 ** (-5 - torch.arange(heads, dtype=torch.float64))).view(-1, 1, 1) ** apart.clamp_min(0)
+    y = torch.einsum("hts,shv->thv", scores * decays * (apart >= 0), value)[None]
+    expected = layer.o_proj(fla_on_cpu.forward(layer.g_norm, y).flatten(-2))
+
+    found, state = [], None
+    for part in x.split([1, 7, 50, 32], 1):
+        out, state = retention(layer, part, state, Marks())
+        found.append(out)
+    assert _error(torch.cat(found, 1), expected) < 1e-12
