@@ -30,7 +30,7 @@ class Moments:
     def add(self, state: RecurrentState) -> None:
         """Adds the final states of some rows of the step under way. Sums are [3, H]: entries, squares, count."""
         for key, sums in _sums_of(state).items():
-            self._sums[key] = self._sums[key] + sums if key in self._sums else sums
+            self._sums[key] = self._sums[key].to(sums.device) + sums if key in self._sums else sums
 
     def advance(self, step: int, zero: RecurrentState) -> None:
         """Begins a step: takes the finished step's states into the running moments. zero tells the layout."""

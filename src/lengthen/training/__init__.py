@@ -5,5 +5,16 @@ from lengthen.training.post_training import post_train
 from lengthen.training.pre_training import Mamba2Recipe, pretrain
 from lengthen.training.running import Optimisation, run_training
 from lengthen.training.trainer import StateTrainer
+from lengthen.training.watching import StreamedLoss, Watch
 
-__all__ = ["InitialStates", "Mamba2Recipe", "Optimisation", "StateTrainer", "post_train", "pretrain", "run_training"]
+__all__ = [
+    "InitialStates",
+    "Mamba2Recipe",
+    "Optimisation",
+    "StateTrainer",
+    "StreamedLoss",
+    "Watch",
+    "post_train",
+    "pretrain",
+    "run_training",
+]

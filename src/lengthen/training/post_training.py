@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
 from lengthen.data import Corpus, load_corpus
 from lengthen.data.loading import Source
+from lengthen.errors import InputError
 from lengthen.interventions import Intervention, intervention_named
 from lengthen.models import load, tokenizer_for, wrap
 from lengthen.results import TrainingRecord
 from lengthen.streaming import Progress
 from lengthen.training.processes import process_share
 from lengthen.training.running import Optimisation, run_training
+from lengthen.training.watching import StreamedLoss, Watch, reached
+
+AUTO_STEPS = 2000
+"""The most steps that `auto` takes."""
 
 
 def post_train(
@@ -23,7 +28,7 @@ def post_train(
     data: Source | Corpus,
     *,
     train_context: int,
-    steps: int = 500,
+    steps: int | Literal["auto"] = 500,
     intervention: str | Intervention = "state-passing",
     rows: int = 16,
     learning_rate: float = 3e-4,
@@ -36,15 +41,19 @@ def post_train(
     progress: Progress | None = None,
     save_steps: int | None = None,
     resume: bool = False,
+    watch: Source | Corpus | None = None,
+    watch_steps: int = 25,
 ) -> TrainingRecord:
     """Post-trains a model (in place) from an intervention's initial states.
 
     model: a directory, a hub name, or a model. data: what load_corpus takes, or a Corpus. train_context: T, the window.
-    steps: optimiser steps. intervention: a name (state-passing, tbptt, fitted-noise, random-noise, zero) or an object.
+    steps: optimiser steps, or "auto": as many as it takes (at most 2000, at a constant learning rate) until the far loss
+    on the watched text is no higher than that of the weights before with the state reset every T. intervention: a name (state-passing, tbptt, fitted-noise, random-noise, zero) or an object.
     rows: windows a step. learning_rate: the peak, reached after `warmup` steps, then a cosine to 0; a tenth of
     pre-training's is the paper's choice. out: the run folder (model/, metrics.jsonl, results/training.json).
     config: further transformers.TrainingArguments. save_steps: steps between two checkpoints in `out`, of which the last
     two are kept. resume: go on exactly from the last of them, from the beginning where there is none.
+    watch: held-out text whose loss in context and far is logged every `watch_steps` steps (see StreamedLoss).
     Raises InputError for bad input, RunError for a run that fails.
     """
     name = ""
@@ -53,8 +62,11 @@ def post_train(
         tokenizer = tokenizer if tokenizer is not None else tokenizer_for(model)
         model = load(model)
     corpus = data if isinstance(data, Corpus) else load_corpus(data, tokenizer if tokenizer is not None else "bytes")
+    if steps == "auto" and watch is None:
+        raise InputError("Steps `auto` end where a held-out text's far loss is repaired; name one to watch.")
     optimisation = Optimisation(
-        steps=steps,
+        steps=AUTO_STEPS if steps == "auto" else steps,
+        final_share=1.0 if steps == "auto" else 0.0,
         rows=rows,
         learning_rate=learning_rate,
         warmup=warmup,
@@ -63,8 +75,14 @@ def post_train(
         save_steps=save_steps,
     )
     chosen = intervention if isinstance(intervention, Intervention) else intervention_named(intervention, seed)
+    wrap(model)
+    watching = None
+    if watch is not None:
+        held_out = watch if isinstance(watch, Corpus) else load_corpus(watch, tokenizer or "bytes")
+        probe = StreamedLoss(held_out, train_context, seed=seed)
+        watching = Watch([probe], watch_steps, reached(probe.reset_loss(model)) if steps == "auto" else None)
     record = run_training(
-        wrap(model),
+        model,
         corpus,
         chosen,
         optimisation,
@@ -74,6 +92,7 @@ def post_train(
         name=name,
         progress=progress,
         resume=resume,
+        watch=watching,
     )
     if out is not None and process_share()[0] == 0:
         _save_tokenizer(tokenizer, Path(out) / "model")

@@ -23,6 +23,7 @@ from lengthen.streaming import Progress
 from lengthen.training.checkpoints import checkpoints_in, writing
 from lengthen.training.processes import TIMEOUT, all_or_none, first_decides, join, named_if_lost, process_share
 from lengthen.training.trainer import MetricsFile, StateTrainer, StepProgress
+from lengthen.training.watching import Watch, Watching
 
 OWNED = frozenset(
     {"output_dir", "max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps"}
@@ -87,11 +88,13 @@ def run_training(
     callbacks: Sequence[TrainerCallback] = (),
     progress: Progress | None = None,
     resume: bool = False,
+    watch: Watch | None = None,
 ) -> TrainingRecord:
     """Trains the model in place and, where `out` is given, writes metrics.jsonl, model/ and results/training.json there.
 
     resume: go on from the last checkpoint in `out` (from the beginning where there is none), exactly as the run would
-    have gone on: the model given is the one that the run began with. Raises InputError for steps below 1, an option
+    have gone on: the model given is the one that the run began with. watch: probes whose findings are logged on the way,
+    and may end the run. Raises InputError for steps below 1, an option
     transformers.TrainingArguments does not know, or a checkpoint that is damaged or of another run; RunError where the
     loss is no longer finite, the disk is full, or another process ended.
     """
@@ -108,6 +111,11 @@ def run_training(
     join(optimisation.config.get("ddp_timeout", TIMEOUT))
     if out is not None and not resume and first_decides(lambda: bool(checkpoints_in(Path(out)))):
         raise InputError(f"{out} holds the checkpoints of a run; resume it, or choose another folder.")
+    if optimisation.config.get("gradient_checkpointing") and not hasattr(model, "gradient_checkpointing_enable"):
+        raise InputError(
+            f"{type(library_model(model)).__name__} has no gradient checkpointing to switch on; leave gradient_checkpointing "
+            "out of `training`."
+        )
     size = vocabulary_size(model)
     if size is not None:
         corpus.require_vocabulary(size)
@@ -124,6 +132,8 @@ def run_training(
         with _quiet(), named_if_lost():
             trainer = StateTrainer(model, windows, intervention, arguments, callbacks=own)
             trainer.remove_callback(PrinterCallback)
+            if watch is not None:
+                trainer.add_callback(Watching(trainer, watch))
             trainer.train(resume)
         if out is not None:
             with named_if_lost():
@@ -131,7 +141,7 @@ def run_training(
         trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
         record = TrainingRecord(
             intervention=intervention.name,
-            steps=optimisation.steps,
+            steps=len(trainer.losses),
             train_context=train_context,
             rows=optimisation.rows,
             learning_rate=optimisation.learning_rate,
