@@ -100,7 +100,7 @@ def test_the_loss_s_name_is_told():
     held_out = HeldOutSequences(CORPUS, length=20, count=1)
     assert loss_name(model, held_out) == "mean squared error"
     model.position_losses = lambda predictions, targets: (predictions - targets).abs().sum(-1)
-    assert loss_name(model, held_out) == "own loss"
+    assert loss_name(model, held_out) == "model's own loss"
 
 
 # -- training ----------------------------------------------------------------------------------------------------------
@@ -158,6 +158,35 @@ def test_what_is_saved_is_the_module_s_own_weights(tmp_path):
     x = torch.as_tensor(FRAMES[0][None])
     with torch.no_grad():
         assert torch.equal(fresh.eval()(x), model.eval()(x).predictions)
+
+
+def test_a_run_resumes_where_it_stopped(tmp_path):
+    whole, part = Regressor(), Regressor()
+    expected = post_train(whole, CORPUS, **{**FAST, "steps": 6})
+    options = {**FAST, "steps": 6, "out": tmp_path, "save_steps": 2}
+
+    class Stopped(StatePassing):
+        def initial_state(self, rows, zero):
+            if rows.step == 5 and not (tmp_path / "stopped").exists():
+                (tmp_path / "stopped").touch()
+                raise KeyboardInterrupt
+            return super().initial_state(rows, zero)
+
+    with pytest.raises(KeyboardInterrupt):
+        post_train(part, CORPUS, intervention=Stopped(), **options)
+    resumed = Regressor()
+    assert post_train(resumed, CORPUS, intervention=Stopped(), resume=True, **options).losses == expected.losses
+    assert all(torch.equal(a, b) for a, b in zip(resumed.parameters(), whole.parameters()))
+
+
+def test_checkpointing_that_a_module_does_not_have_is_refused():
+    with pytest.raises(InputError, match="no gradient checkpointing"):
+        post_train(Regressor(), CORPUS, config={"gradient_checkpointing": True}, **FAST)
+
+
+def test_in_bf16_a_run_is_nearly_the_same():
+    losses = [post_train(Regressor("LSTM"), CORPUS, config={"bf16": b}, **FAST).losses for b in (False, True)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-2) and losses[0] != losses[1]
 
 
 def test_frames_are_not_for_a_language_model():
