@@ -93,8 +93,9 @@ class SupportTable(Result):
 
 @dataclass(frozen=True)
 class Bucket(Result):
-    """Mean loss (nats a token, if it is cross-entropy) over positions [start, end): of one run, and of the same tokens with the state
-    zeroed every T inputs (own_reset). stderr is over n sequences; excess = loss - own_reset_loss, paired."""
+    """Mean loss (nats a token, if it is cross-entropy) over positions [start, end): of one run, and of the same tokens
+    with the state zeroed every T inputs (own_reset). stderr is over n sequences; excess = loss - own_reset_loss, paired.
+    low and high: 95 % bands by the bootstrap over sequences."""
 
     start: int
     end: int
@@ -105,6 +106,10 @@ class Bucket(Result):
     excess: float
     excess_stderr: float
     n: int
+    low: float = math.nan
+    high: float = math.nan
+    excess_low: float = math.nan
+    excess_high: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -186,14 +191,15 @@ class Forgetting(Result):
 @dataclass(frozen=True)
 class Drift(Result):
     """Where the recurrent state leaves what training shows. level: the chance that states from within the training
-    context have any head outside; windows: how many training windows say what it shows, draws: how many groups of n
-    states the limits rest on."""
+    context have any head outside; windows: how many training windows say what it shows; draws: how many groups of n
+    states the limits rest on. forgetting: how long each head remembers."""
 
     level: float
     windows: int
     draws: int
     n: int
     heads: list[HeadDrift]
+    forgetting: list[Forgetting]
 
 
 @dataclass(frozen=True)
@@ -233,11 +239,26 @@ class SequenceLosses(Result):
 
 
 @dataclass(frozen=True)
+class Recommendation(Result):
+    """What to do, from a diagnosis alone. rule: the rule that led to it; finding: the facts it rests on; advice: what
+    follows; intervention and steps: what to post-train with first, where that is the advice."""
+
+    rule: str
+    finding: str
+    advice: str
+    intervention: str | None = None
+    steps: int | None = None
+
+
+@dataclass(frozen=True)
 class Diagnosis(Result):
     """How far a model generalises: position-wise loss against own_reset, break point, verdict.
 
-    loss: what the losses are. in_context, far, own_reset and positions are perplexities where it is cross-entropy, and
-    mean losses where it is anything else."""
+    loss: what the losses are. in_context, far, own_reset, unigram and positions are perplexities where it is
+    cross-entropy, and mean losses where it is anything else. generalisation_length: the largest position up to which
+    they stay within 2 % of own_reset. far_over_own_reset: their ratio over [32 T, 64 T), paired. unigram: what the best
+    prediction without any context would reach on the same tokens. remembrance, drift and patching are None where they
+    were not asked for or do not apply."""
 
     model: str
     family: str
@@ -258,6 +279,14 @@ class Diagnosis(Result):
     states: list[HeadState]
     loss: str = "cross-entropy"
     sequences: SequenceLosses | None = None
+    generalisation_length: int | None = None
+    far_over_own_reset: float | None = None
+    far_over_own_reset_stderr: float | None = None
+    unigram: float | None = None
+    remembrance: Remembrance | None = None
+    drift: Drift | None = None
+    patching: Patching | None = None
+    recommendation: Recommendation | None = None
     configuration: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -350,7 +379,8 @@ class TrainingRecord(Result):
 
 @dataclass(frozen=True)
 class Demonstration(Result):
-    """The whole job on the bundled text: a small slow-decay model, five arms, each diagnosed."""
+    """The whole job on the bundled text: a small slow-decay model, five arms, each diagnosed, and a certificate for each
+    but the control."""
 
     train_context: int
     seconds: float
@@ -360,6 +390,7 @@ class Demonstration(Result):
     diagnoses: dict[str, Diagnosis]
     trainings: dict[str, TrainingRecord]
     caveat: str
+    certificates: list[Certificate] = field(default_factory=list)
     configuration: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from lengthen import stream
-from lengthen.diagnosis.drift import LEVEL, head_features, training_states, window_features
+from lengthen.diagnosis.drift import LEVEL, training_states, window_statistics
 from lengthen.diagnosis.forgetting import forgetting_times
+from lengthen.diagnosis.states import head_statistics
 from lengthen.errors import InputError
 from lengthen.training import Mamba2Recipe
 
@@ -32,7 +33,7 @@ def shown(slow):
 
 def groups_at(model, *positions):
     return {
-        part.end: head_features(part.final_state)[1]
+        part.end: head_statistics(part.final_state)
         for part in stream(model, TOKENS, cuts=positions)
         if part.end in positions
     }
@@ -50,24 +51,24 @@ def test_states_from_within_the_training_context_are_rarely_outside(slow, shown)
     fresh = random.integers(256, size=(N, 2000))
     for position in range(1, T + 1):
         firsts = random.integers(2000 - T, size=25).tolist()
-        _, found = window_features(slow, fresh, firsts, position, [position], None)
+        found = window_statistics(slow, fresh, firsts, position, [position], None)
         alarms += sum(any(drift.outside for drift in shown.judge(position, group[0])) for group in found)
     print(f"{alarms} false alarms of 400, level {LEVEL}")
     assert surely_below(alarms, 400, 0.08)
 
 
 def test_growing_states_are_outside_and_those_that_settled_are_not(slow, shown):
-    far = shown.drift(groups_at(slow, 4 * T, 16 * T))
+    far = shown.drift(groups_at(slow, 4 * T, 16 * T), [])
     assert len(far.heads) == 2 * 2 * 4 and all(head.outside for head in far.heads)
     by_position = {p: [h.distance for h in far.heads if h.position == p] for p in (4 * T, 16 * T)}
     assert all(a < b for a, b in zip(by_position[4 * T], by_position[16 * T]))
     quick = untrained(200.0, 400.0)
-    assert not any(head.outside for head in training_states(quick, TOKENS, T).drift(groups_at(quick, 16 * T)).heads)
+    assert not any(head.outside for head in training_states(quick, TOKENS, T).drift(groups_at(quick, 16 * T), []).heads)
 
 
 def test_a_state_that_overflowed_is_outside(shown):
-    group = np.full((N, len(shown.heads), 3), math.inf)
-    assert all(drift.outside for drift in shown.judge(T, np.nan_to_num(group, posinf=1e30)))
+    for value in (math.inf, math.nan):
+        assert all(drift.outside for drift in shown.judge(T, np.full((N, len(shown.heads), 4), value)))
 
 
 def test_the_same_seed_gives_the_same_limits(slow, shown):

@@ -1,4 +1,4 @@
-"""Means over sequences with their standard errors, and the width of a 95 % interval."""
+"""Means over sequences with their standard errors, and 95 % intervals: by Student's t and by the bootstrap."""
 
 from __future__ import annotations
 
@@ -23,3 +23,19 @@ def t_975(degrees: int) -> float:
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
     return z + first / degrees + second / degrees**2 + third / degrees**3
+
+
+RESAMPLES = 2000
+
+
+def percentile_bands(values: NDArray[np.float64], seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The 2.5 and 97.5 % percentiles [k] of the mean of values [n, k] over resampled rows (the bootstrap).
+
+    NaN where a value is not finite, and for a single row.
+    """
+    n = len(values)
+    finite = np.isfinite(values).all(0) & (n > 1)
+    shares = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=RESAMPLES) / n
+    means = shares @ np.where(finite, values, 0.0)
+    low, high = (np.where(finite, edge, np.nan) for edge in np.quantile(means, (0.025, 0.975), axis=0))
+    return low, high

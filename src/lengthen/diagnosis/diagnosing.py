@@ -1,35 +1,33 @@
-"""diagnose(): how far a model generalises and where it stops."""
+"""diagnose(): how far a model generalises, where it stops, why, and what to do about it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from lengthen.data import Corpus, HeldOutSequences, load_corpus
+from lengthen.data import Corpus, HeldOutSequences
 from lengthen.data.loading import Source
-from lengthen.diagnosis.confidence import mean_and_stderr
-from lengthen.diagnosis.measure import Measure
-from lengthen.diagnosis.position_loss import (
-    Interval,
-    IntervalSums,
-    baseline_losses,
-    bucket_intervals,
-    buckets_of,
-    carried_losses,
-)
-from lengthen.diagnosis.sequence_losses import sequence_losses
-from lengthen.diagnosis.states import head_states
-from lengthen.diagnosis.verdict import ENOUGH, break_point, sentence
+from lengthen.diagnosis.checkpoint import Checkpoint, Found
+from lengthen.diagnosis.drift import WINDOWS, enough_windows, training_states
+from lengthen.diagnosis.forgetting import forgetting_times
+from lengthen.diagnosis.judged_data import judged_sequences
+from lengthen.diagnosis.loss_summary import intervals_of, loss_summary
+from lengthen.diagnosis.passes import carried_pass, reset_pass
+from lengthen.diagnosis.patching import state_patching
+from lengthen.diagnosis.recommendation import recommend
+from lengthen.diagnosis.remembrance import effective_remembrance
+from lengthen.diagnosis.sequence_losses import fingerprint
+from lengthen.diagnosis.stages import Stages
 from lengthen.errors import InputError
-from lengthen.models import family_name, library_model, load, tokenizer_for, vocabulary_size, wrap
-from lengthen.results import Diagnosis, HeadState, PositionPerplexity, versions
-from lengthen.streaming import Progress, Tokens, loss_name
+from lengthen.models import load, tokenizer_for, vocabulary_size, weights_fingerprint, wrap
+from lengthen.results import Diagnosis, Drift, Patching, Remembrance, versions
+from lengthen.streaming import Progress
 
 FIELD_POSITIONS = (2048, 8192, 32768, 131072)
 
@@ -42,21 +40,31 @@ def diagnose(
     max_length: int | None = None,
     n: int = 16,
     positions: Sequence[int] = FIELD_POSITIONS,
+    remembrance: bool = True,
+    drift: bool = True,
+    patching: bool = True,
     tokenizer: Any = None,
     join: bool = False,
     segment: int | None = None,
     seed: int = 0,
     name: str | None = None,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
     progress: Progress | None = None,
 ) -> Diagnosis:
-    """Position-wise loss to any length against the model's own reset baseline, with a verdict.
+    """Position-wise loss to any length against the model's own reset baseline, with causes, a verdict and an advice.
 
     model: a directory, a hub name, or a (wrapped) model. data: what load_corpus takes, a Corpus, or tokens [n, L + 1]
     (for a module that is no language model: what it reads, frames [n, L + 1, ...] or a corpus with its targets).
     train_context: T. max_length: L (64 T unless said). n: held-out sequences, at least 16 for a verdict.
-    positions: where perplexity is told (over the eighth before each). tokenizer: the model's own unless said.
-    join: lay documents end to end where none is long enough. segment: positions a call (chosen by device and n).
-    Raises InputError for T < 1, L < T, text that is too short, or tokens the model does not have.
+    positions: where perplexity is told (over the eighth before each). remembrance: measure effective remembrance at
+    64 T (or L), for a model with a vocabulary. drift: compare the states with what training shows, where L >= 2 T and
+    the sequences hold 64 windows. patching: where the model fails, find the layer that it comes from.
+    tokenizer: the model's own unless said. join: lay documents end to end where none is long enough.
+    segment: positions a call (chosen by device and n).
+    checkpoint: a folder to keep what is done so far in, until all is. resume: go on with what it holds.
+    Raises InputError for T < 1, L < T, text that is too short, tokens the model does not have, or a checkpoint of
+    another diagnosis.
     """
     if train_context < 1:
         raise InputError(f"The training context is {train_context}; give at least 1 position.")
@@ -72,85 +80,80 @@ def diagnose(
         tokenizer = tokenizer if tokenizer is not None else tokenizer_for(model)
         model = load(model)
     wrap(model)
-    tokens = _sequences(model, data, length, n, tokenizer if tokenizer is not None else "bytes", join, seed)
+    tokens = judged_sequences(model, data, length, n, tokenizer if tokenizer is not None else "bytes", join, seed)
 
-    buckets = bucket_intervals(train_context, length)
-    around = [(p - max(1, p // 8), p) for p in sorted(set(positions)) if 0 < p <= length]
-    in_context, far = (0, train_context), (32 * train_context, 64 * train_context)
-    intervals: list[Interval] = [*buckets, *around, (0, length), in_context]
-    if far[1] <= length:
-        intervals.append(far)
-    cuts = [train_context << k for k in range(32) if train_context << k <= length]
-    states: list[HeadState] = []
+    n, asked = tokens.shape[0], min(length, 64 * train_context)
+    cuts = sorted({*(train_context << k for k in range(32) if train_context << k < length), length})
+    patched_at = max((cut for cut in cuts if cut + train_context <= length), default=None) if patching else None
+    remembrance = remembrance and vocabulary_size(model) is not None and asked > 1
+    drift = drift and length >= 2 * train_context and enough_windows(tokens, train_context)
+    configuration = {"segment": segment, "join": join, "positions": list(positions)}
+    saved = None
+    if checkpoint is not None:
+        of = {"model": weights_fingerprint(model), "data": fingerprint(tokens), "train_context": train_context}
+        saved = Checkpoint(checkpoint, {**of, **configuration, "seed": seed, "versions": versions()}, resume=resume)
+    sizes = {"carried": n * length, "reset": n * length}
+    sizes |= {"drift": WINDOWS * train_context} if drift else {}
+    sizes |= {"remembrance": 3 * n * asked} if remembrance else {}
+    sizes |= {"patching": 8 * n * train_context} if patched_at is not None else {}
+    stages = Stages(progress, sizes)
 
-    half = None if progress is None else lambda done, todo: progress(done, 2 * todo)
-    rest = None if progress is None else lambda done, todo: progress(todo + done, 2 * todo)
-    carried = carried_losses(
+    intervals = intervals_of(train_context, length, positions)
+    carried = carried_pass(
         model,
         tokens,
         intervals,
         cuts=cuts,
+        keep=patched_at,
         segment=segment,
-        at_cut=lambda position, state: states.extend(head_states(position, state)),
-        progress=half,
+        checkpoint=saved,
+        progress=stages.of("carried"),
     )
-    reset = baseline_losses(model, tokens, intervals, train_context, segment=segment, progress=rest)
-
-    found = buckets_of(carried, reset, len(buckets))
-    enough = tokens.shape[0] >= ENOUGH
-    reaches = found[-1].start >= train_context
-    measure = Measure(loss_name(model, tokens))
-    point = break_point(found, train_context, measure) if enough else None
-    zero_start = _told(measure, reset, (0, length))
-    beyond = _told(measure, carried, far) if far in intervals else (None, None)
-    return Diagnosis(
-        model=name or type(library_model(model)).__name__,
-        family=family_name(model),
-        train_context=train_context,
-        max_length=length,
-        n=tokens.shape[0],
+    reset = reset_pass(
+        model, tokens, intervals, train_context, segment=segment, checkpoint=saved, progress=stages.of("reset")
+    )
+    found = loss_summary(
+        model,
+        tokens,
+        train_context,
+        carried,
+        reset,
+        positions=positions,
         seed=seed,
-        buckets=found,
-        in_context=zero_start[0],
-        in_context_stderr=zero_start[1],
-        far=beyond[0],
-        far_stderr=beyond[1],
-        own_reset=_told(measure, reset, far)[0] if far in intervals else None,
-        loss=measure.loss,
-        break_point=point,
-        fails=(point is not None) if enough and reaches and math.isfinite(found[-1].own_reset_loss) else None,
-        verdict=sentence(found, train_context, point, tokens.shape[0], length, measure),
-        positions=[PositionPerplexity(b, a, b, *_told(measure, carried, (a, b)), tokens.shape[0]) for a, b in around],
-        states=states,
-        sequences=sequence_losses(tokens, carried, reset, len(buckets)),
-        configuration={"segment": segment, "join": join, "positions": list(positions)},
-        versions=versions(),
+        name=name,
+        configuration=configuration,
     )
 
+    def drifted() -> Drift:
+        shown = training_states(model, tokens, train_context, seed=seed, segment=segment, progress=stages.of("drift"))
+        return shown.drift(
+            carried.statistics, forgetting_times(model, tokens, train_context, seed=seed, segment=segment)
+        )
 
-def _told(measure: Measure, sums: IntervalSums, interval: Interval) -> tuple[float, float]:
-    """The mean loss over an interval as it is told, with the standard error carried over."""
-    loss, stderr = mean_and_stderr(sums.means()[:, sums.intervals.index(interval)])
-    return measure.value(loss), measure.value_stderr(loss, stderr)
+    def remembered() -> Remembrance:
+        starts = [asked - (1 << k) for k in range(32) if 1 << k < asked]
+        return effective_remembrance(
+            model, tokens, ends=[asked], starts=starts, segment=segment, progress=stages.of("remembrance")
+        )
+
+    def patched() -> Patching:
+        assert patched_at is not None and carried.kept is not None
+        return state_patching(
+            model, tokens, train_context, patched_at, carried.kept, segment=segment, progress=stages.of("patching")
+        )
+
+    decided = found.fails and math.isfinite(found.buckets[-1].loss)
+    found = replace(
+        found,
+        drift=_part(saved, "drift", Drift, drifted) if drift else None,
+        remembrance=_part(saved, "remembrance", Remembrance, remembered) if remembrance else None,
+        patching=_part(saved, "patching", Patching, patched) if decided and patched_at is not None else None,
+    )
+    stages.finish()
+    if saved is not None:
+        saved.remove()
+    return replace(found, recommendation=recommend(found))
 
 
-def _sequences(model: nn.Module, data: Any, length: int, n: int, tokenizer: Any, join: bool, seed: int) -> Tokens:
-    size = vocabulary_size(model)
-    if isinstance(data, np.ndarray | HeldOutSequences) and len(data.shape) >= 2:
-        if data.shape[1] < length + 1:
-            raise InputError(f"The sequences have {data.shape[1]} positions, but {length + 1} are needed.")
-        if isinstance(data, HeldOutSequences):
-            return data.first(length)
-        if size is not None and (data.ndim > 2 or data.dtype.kind not in "iu"):
-            raise InputError(
-                f"The data are {data.dtype} of shape {data.shape}, but a language model reads token ids [sequences, positions]."
-            )
-        if size is not None and data.size and not 0 <= data.min() <= data.max() < size:
-            raise InputError(
-                f"The tokens run from {data.min()} to {data.max()}, but the model has ids 0 to {size - 1}."
-            )
-        return data[:, : length + 1]
-    corpus = data if isinstance(data, Corpus) else load_corpus(data, tokenizer)
-    if size is not None:
-        corpus.require_vocabulary(size)
-    return HeldOutSequences(corpus, length=length, count=n, seed=seed, join=join)
+def _part(saved: Checkpoint | None, name: str, kind: type[Found], compute: Callable[[], Found]) -> Found:
+    return compute() if saved is None else saved.result(name, kind, compute)

@@ -12,18 +12,18 @@ probability LEVEL at most (a conformal rank over groups of the largest head).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from lengthen.diagnosis.pieces import Pieces
+from lengthen.diagnosis.pieces import Pieces, rows_together
+from lengthen.diagnosis.states import Head, Statistics, head_statistics, heads
 from lengthen.errors import InputError
-from lengthen.results import Drift, HeadDrift
-from lengthen.state import RecurrentState
+from lengthen.models import zero_state
+from lengthen.results import Drift, Forgetting, HeadDrift
 from lengthen.streaming import Progress, Tokens, stream
 
 LEVEL = 0.01
@@ -32,26 +32,16 @@ DRAWS = 200
 WINDOWS = 512
 FEWEST_WINDOWS = 64
 PLACES = 32
-ROWS = 64
+ROWS = 256
 """Windows that run side by side at most, unless there are more sequences."""
-FEATURES = ("mean", "std", "largest")
 
-Head = tuple[str, str, int]
-"""Layer, tensor and head."""
 Features = NDArray[np.float64]
+"""[..., H, F]: of each head, mean, standard deviation and largest absolute entry."""
 
 
-def head_features(state: RecurrentState) -> tuple[list[Head], Features]:
-    """The heads of a state and their features [rows, H, F]."""
-    heads: list[Head] = []
-    found = []
-    for layer, named in state.statistics().items():
-        for tensor, statistics in named.items():
-            stacked = torch.stack([statistics[feature] for feature in FEATURES], -1)
-            heads += [(layer, tensor, head) for head in range(stacked.shape[1])]
-            found.append(stacked.numpy())
-    # A state that overflowed lies far away, and not nowhere.
-    return heads, np.nan_to_num(np.concatenate(found, 1), nan=1e30, posinf=1e30, neginf=-1e30)
+def features(statistics: Statistics) -> Features:
+    """The features [n, H, F] of states by their statistics [n, H, 4]; one that overflowed lies far away."""
+    return np.nan_to_num(statistics[..., :3], nan=1e30, posinf=1e30, neginf=-1e30)
 
 
 @dataclass(frozen=True)
@@ -67,19 +57,16 @@ class TrainingStates:
     limits: NDArray[np.float64]
     windows: int
 
-    def distances(self, group: Features) -> NDArray[np.float64]:
-        """The distance of each head [H] of a group [n, H, F] from the nearest of the training positions."""
-        return _distances(self.quantiles, self.spread, group)
-
-    def judge(self, position: int, group: Features) -> list[HeadDrift]:
-        """Each head's distance and limit for the group of states before input `position`."""
-        rows = zip(self.heads, self.distances(group).tolist(), self.limits.tolist())
+    def judge(self, position: int, statistics: Statistics) -> list[HeadDrift]:
+        """Each head's distance and limit for a group of states before input `position`, by their statistics [n, H, 4]."""
+        distances = _distances(self.quantiles, self.spread, features(statistics))
+        rows = zip(self.heads, distances.tolist(), self.limits.tolist())
         return [HeadDrift(position, *head, found, limit, found > limit) for head, found, limit in rows]
 
-    def drift(self, groups: dict[int, Features]) -> Drift:
-        """The drift of groups by their positions."""
-        heads = [found for position, group in sorted(groups.items()) for found in self.judge(position, group)]
-        return Drift(LEVEL, self.windows, DRAWS, self.quantiles.shape[1], heads)
+    def drift(self, groups: Mapping[int, Statistics], forgetting: list[Forgetting]) -> Drift:
+        """The drift of groups by their positions, beside how long each head remembers."""
+        found = [head for position, group in sorted(groups.items()) for head in self.judge(position, group)]
+        return Drift(LEVEL, self.windows, DRAWS, self.quantiles.shape[1], found, forgetting)
 
 
 def enough_windows(tokens: Tokens, train_context: int) -> bool:
@@ -112,15 +99,14 @@ def training_states(
     firsts = np.linspace(0, tokens.shape[1] - 1 - train_context, each).astype(int).tolist()
     shown = _ladder(train_context)
     drawn = sorted(set((random.integers(train_context, size=PLACES) + 1).tolist()))
-    together = max(1, ROWS // n)
+    together = max(1, rows_together(model, ROWS) // n)
     reference: list[Features] = []
     held_out: list[Features] = []
-    heads: list[Head] = []
     done = 0
     for kept, chosen, cuts in ((reference, firsts[::2], shown), (held_out, firsts[1::2], drawn)):
         for i in range(0, len(chosen), together):
-            heads, found = window_features(model, tokens, chosen[i : i + together], train_context, cuts, segment)
-            kept.append(found)
+            found = window_statistics(model, tokens, chosen[i : i + together], train_context, cuts, segment)
+            kept.append(features(found))
             done += len(found)
             if progress is not None:
                 progress(done, each)
@@ -140,7 +126,7 @@ def training_states(
     floor = np.quantile(scores, 0.9, axis=0) + 1e-30
     largest = np.sort((scores / floor).max(1))
     rank = math.ceil((1 - LEVEL) * (DRAWS + 1))
-    return TrainingStates(heads, quantiles, spread, floor * largest[rank - 1], n * each)
+    return TrainingStates(heads(zero_state(model, 1)), quantiles, spread, floor * largest[rank - 1], n * each)
 
 
 def _ladder(train_context: int) -> list[int]:
@@ -150,18 +136,16 @@ def _ladder(train_context: int) -> list[int]:
     return sorted({p for p in even if p <= train_context} | {1 << k for k in range(32) if 1 << k < step})
 
 
-def window_features(
+def window_statistics(
     model: nn.Module, tokens: Tokens, firsts: Sequence[int], length: int, cuts: Sequence[int], segment: int | None
-) -> tuple[list[Head], Features]:
-    """The heads, and features [windows, cuts, n, H, F] before each cut of the windows that begin at these positions."""
-    n = tokens.shape[0]
-    found = {}
-    heads: list[Head] = []
-    for piece in stream(model, Pieces(tokens, firsts, length), segment=segment, cuts=cuts):
-        if piece.end in cuts:
-            heads, features = head_features(piece.final_state)
-            found[piece.end] = features.reshape(len(firsts), n, *features.shape[1:])
-    return heads, np.stack([found[cut] for cut in cuts], 1)
+) -> Statistics:
+    """The statistics [windows, cuts, n, H, 4] before each cut of the windows that begin at these positions."""
+    found = {
+        piece.end: head_statistics(piece.final_state)
+        for piece in stream(model, Pieces(tokens, firsts, length), segment=segment, cuts=cuts)
+        if piece.end in cuts
+    }
+    return np.stack([found[cut].reshape(len(firsts), tokens.shape[0], *found[cut].shape[1:]) for cut in cuts], 1)
 
 
 def _distances(quantiles: Features, spread: Features, group: Features) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lengthen.diagnosis.confidence import mean_and_stderr
-from lengthen.diagnosis.pieces import Pieces
+from lengthen.diagnosis.pieces import Pieces, rows_together
 from lengthen.errors import InputError
 from lengthen.models import zero_state
 from lengthen.results import Forgetting
@@ -50,7 +50,7 @@ def forgetting_times(
         )
     random = torch.Generator().manual_seed(seed)
     layers = list(zero_state(model, 1, "meta").tensors)
-    n = min(tokens.shape[0], max(1, ROWS // (len(layers) + 1)), 4)
+    n = min(tokens.shape[0], max(1, rows_together(model, ROWS) // (len(layers) + 1)), 4)
     *_, settled = stream(model, Pieces(tokens, [0], train_context, sequences=n), segment=segment)
     state = settled.final_state.map(lambda t, _: t)  # without what attention saw
     started = RecurrentState.concatenate([state, *(_disturbed(state, layer, random) for layer in layers)])

@@ -7,8 +7,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
+from lengthen.models import zero_state
 from lengthen.streaming import Tokens
+
+BYTES = 1 << 26
+"""Memory that the states of rows side by side may take, where fewer rows do as well."""
+
+
+def rows_together(model: nn.Module, most: int) -> int:
+    """How many rows to stream side by side: at most so many, fewer where their states are large, at least 1."""
+    return max(1, min(most, BYTES // zero_state(model, 1, "meta").bytes))
 
 
 class Pieces:

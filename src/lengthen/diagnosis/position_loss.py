@@ -6,17 +6,15 @@ T training context, L positions, n sequences. Buckets are half-open [start, end)
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from lengthen.diagnosis.confidence import mean_and_stderr
+from lengthen.diagnosis.confidence import mean_and_stderr, percentile_bands
 from lengthen.results import Bucket
-from lengthen.state import RecurrentState
-from lengthen.streaming import Progress, Tokens, reset_losses, stream
 
 Interval = tuple[int, int]
 
@@ -60,53 +58,18 @@ class IntervalSums:
         return self.sums / np.array([high - low for low, high in self.intervals])
 
 
-def carried_losses(
-    model: nn.Module,
-    tokens: Tokens,
-    intervals: Sequence[Interval],
-    *,
-    cuts: Sequence[int] = (),
-    segment: int | None = None,
-    at_cut: Callable[[int, RecurrentState], None] | None = None,
-    progress: Progress | None = None,
-) -> IntervalSums:
-    """One run over tokens [n, L + 1] with the state carried; at_cut(position, state) sees the state before each cut."""
-    sums = IntervalSums(intervals, tokens.shape[0])
-    wanted = set(cuts)
-    for part in stream(model, tokens, segment=segment, cuts=cuts):
-        sums.add(part.start, part.losses)
-        if at_cut is not None and part.end in wanted:
-            at_cut(part.end, part.final_state)
-        if progress is not None:
-            progress(part.end, tokens.shape[1] - 1)
-    return sums
-
-
-def baseline_losses(
-    model: nn.Module,
-    tokens: Tokens,
-    intervals: Sequence[Interval],
-    train_context: int,
-    *,
-    segment: int | None = None,
-    progress: Progress | None = None,
-) -> IntervalSums:
-    """The reset baseline of a model: the same tokens with the state zeroed before inputs k T."""
-    sums = IntervalSums(intervals, tokens.shape[0])
-    for start, losses in reset_losses(model, tokens, train_context, segment=segment):
-        sums.add(start, losses)
-        if progress is not None:
-            progress(start + losses.shape[1], tokens.shape[1] - 1)
-    return sums
-
-
-def buckets_of(carried: IntervalSums, reset: IntervalSums, count: int) -> list[Bucket]:
-    """The first `count` intervals as buckets."""
-    losses, baseline = carried.means(), reset.means()
+def buckets_of(carried: IntervalSums, reset: IntervalSums, count: int, seed: int) -> list[Bucket]:
+    """The first `count` intervals as buckets, with bootstrap bands by resamples of this seed."""
+    losses, baseline = carried.means()[:, :count], reset.means()[:, :count]
+    with np.errstate(invalid="ignore"):  # both infinite
+        excesses = losses - baseline
+    bands = np.stack([*percentile_bands(losses, seed), *percentile_bands(excesses, seed)], 1)
     found = []
     for i, (low, high) in enumerate(carried.intervals[:count]):
         loss, stderr = mean_and_stderr(losses[:, i])
         own, own_stderr = mean_and_stderr(baseline[:, i])
-        excess, excess_stderr = mean_and_stderr(losses[:, i] - baseline[:, i])
-        found.append(Bucket(low, high, loss, stderr, own, own_stderr, excess, excess_stderr, len(losses)))
+        excess, excess_stderr = mean_and_stderr(excesses[:, i])
+        found.append(
+            Bucket(low, high, loss, stderr, own, own_stderr, excess, excess_stderr, len(losses), *bands[i].tolist())
+        )
     return found

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lengthen.diagnosis.confidence import mean_and_stderr
+from lengthen.diagnosis.pieces import rows_together
 from lengthen.errors import InputError
 from lengthen.models import SequenceState, library_model, require_wrapped, sequence_start
 from lengthen.models.head import head_logits
@@ -60,7 +61,7 @@ def effective_remembrance(
     if starts[0] < 0 or starts[-1] >= ends[-1]:
         raise InputError(f"Starts from {starts[0]} to {starts[-1]} are not below the end {ends[-1]}; give such as are.")
     layout = _laid_out(starts, ends[-1])
-    n, together = tokens.shape[0], max(1, ROWS // len(layout))
+    n, together = tokens.shape[0], max(1, rows_together(model, ROWS) // len(layout))
     distances: dict[tuple[int, int], list[NDArray[np.float64]]] = {}
     processed = largest = 0
     with evaluating(model):

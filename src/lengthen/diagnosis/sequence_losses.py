@@ -14,7 +14,7 @@ from lengthen.diagnosis.position_loss import IntervalSums
 from lengthen.results import SequenceLosses
 from lengthen.streaming import Tokens
 
-COLUMNS = 1 << 16
+COLUMNS = 1 << 12
 """Positions that are read at once."""
 
 

@@ -36,6 +36,17 @@ def break_point(buckets: list[Bucket], train_context: int, measure: Measure = PE
     return found
 
 
+def generalisation_length(buckets: list[Bucket], train_context: int, measure: Measure = PERPLEXITY) -> int:
+    """The largest position up to which every bucket past T stays within the margin of own_reset."""
+    reached = min(train_context, buckets[-1].end)
+    for bucket in buckets:
+        if bucket.start >= train_context:
+            if not measure.change(bucket) <= MARGIN:
+                break
+            reached = bucket.end
+    return reached
+
+
 def sentence(
     buckets: list[Bucket],
     train_context: int,
