@@ -15,7 +15,7 @@ from pathlib import Path
 from torch import nn
 
 from lengthen.data import HeldOutSequences, bundled_plays, load_corpus
-from lengthen.diagnosis import diagnose
+from lengthen.diagnosis import certificate, diagnose
 from lengthen.interventions import TBPTT, FittedNoise, Intervention, RandomNoise, StatePassing, Zero
 from lengthen.models import check
 from lengthen.reporting import write_report
@@ -114,6 +114,10 @@ def demo(*, seed: int = 0, out: str | Path | None = None, progress: Stage | None
         diagnoses=diagnoses,
         trainings=trainings,
         caveat=CAVEAT,
+        certificates=[
+            certificate(*(diagnoses[arm] for arm in named), names=named)
+            for named in (("before", name, "control") for name in arms(seed) if name != "control")
+        ],
         configuration={
             "recipe": vars(RECIPE),
             "pretraining_steps": PRETRAINING_STEPS,

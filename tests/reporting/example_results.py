@@ -7,12 +7,24 @@ from itertools import pairwise
 from lengthen.results import (
     Arm,
     Bucket,
+    Certificate,
     Check,
     CheckResult,
+    Comparison,
     Demonstration,
     Diagnosis,
+    Difference,
+    Drift,
+    Forgetting,
+    HeadDrift,
     HeadState,
+    Patch,
+    Patching,
     PositionPerplexity,
+    Recommendation,
+    Remembrance,
+    RemembrancePoint,
+    SequenceLosses,
     TrainingRecord,
 )
 
@@ -31,7 +43,9 @@ def diagnosis(name: str = "before", severity: float = 3.2, *, layers: int = LAYE
     for start, end in pairwise(EDGES):
         reset = 1.69 + 0.9 * math.exp(-(start + end) / 40)
         excess = severity * max(0.0, math.log2((start + end) / 2 / T) / 6) ** 2
-        buckets.append(Bucket(start, end, reset + excess, 0.02 + excess / 9, reset, 0.02, excess, excess / 9, n))
+        loss, error = reset + excess, 0.02 + excess / 9
+        paired = (excess, excess / 9, n, loss - 1.9 * error, loss + 2.1 * error, 0.8 * excess, 1.2 * excess)
+        buckets.append(Bucket(start, end, loss, error, reset, 0.02, *paired))
     states = [
         HeadState(p, f"backbone.layers.{layer}.mixer", "ssm", head, 0.0, std, 40 * std, 9 * std)
         for p in (T << k for k in range(7))
@@ -63,9 +77,66 @@ def diagnosis(name: str = "before", severity: float = 3.2, *, layers: int = LAYE
         verdict,
         around,
         states,
-        {"segment": 2048},
-        VERSIONS,
+        sequences=sequences(buckets),
+        remembrance=remembrance(severity),
+        drift=drift(severity, layers),
+        patching=patching(severity, layers) if fails else None,
+        recommendation=RECOMMENDED if fails else None,
+        configuration={"segment": 2048},
+        versions=VERSIONS,
     )
+
+
+def sequences(buckets: list[Bucket]) -> SequenceLosses:
+    """Sequences of one difficulty each, whose means are the buckets'."""
+    levels = [0.01 * (i - (N - 1) / 2) for i in range(N)]
+    carried = [[b.loss + level + 0.3 * level * b.excess for b in buckets] for level in levels]
+    return SequenceLosses(carried, [[b.own_reset_loss + level for b in buckets] for level in levels], "5f1c" * 16, 0)
+
+
+def remembrance(severity: float) -> Remembrance:
+    """What the past counts: little, until near the end; the more the worse."""
+    points = [
+        RemembrancePoint(end, start, min(0.9, (start / end) ** (1 + 8 / (1 + severity))), 0.01, N)
+        for end in (1024, 4096)
+        for start in range(0, end, end // 8)
+    ]
+    return Remembrance(points, 123456, 7890)
+
+
+def drift(severity: float, layers: int) -> Drift:
+    """Head 3 of layer 0 goes farthest."""
+    heads = [
+        HeadDrift(p, f"backbone.layers.{layer}.mixer", "ssm", head, distance, 0.5, distance > 0.5)
+        for p in (T << k for k in range(7))
+        for layer in range(layers)
+        for head in range(HEADS)
+        for distance in [0.2 + severity * (p / T - 1) * (1 + head) / (64 * (1 + 2 * layer))]
+    ]
+    forgetting = [
+        Forgetting(f"backbone.layers.{layer}.mixer", "ssm", head, tokens, 2.0, 4)
+        for layer in range(layers)
+        for head in range(HEADS)
+        for tokens in [None if head == 0 else 20.0 * 4**head / (1 + layer)]
+    ]
+    return Drift(0.01, 512, 200, N, heads, forgetting)
+
+
+def patching(severity: float, layers: int) -> Patching:
+    """Most of the harm is layer 0's, and of that head 3's."""
+    names = [f"backbone.layers.{layer}.mixer" for layer in range(layers)]
+    patches = [Patch(name, None, 0.9 / 4**i, 0.03) for i, name in enumerate(names)]
+    patches += [Patch(names[0], head, 0.1 + 0.2 * head, 0.02) for head in reversed(range(HEADS))]
+    return Patching(1024, 1024 + T, severity / 2, 0.01, N, patches)
+
+
+RECOMMENDED = Recommendation(
+    "fails past the training context",
+    "The loss leaves the reset baseline and the state leaves what training shows.",
+    "Post-train with state passing, 500 steps first.",
+    "state-passing",
+    500,
+)
 
 
 def training(name: str = "state-passing", steps: int = 500, first: float = 1.8) -> TrainingRecord:
@@ -99,4 +170,40 @@ def demonstration() -> Demonstration:
     trainings["before"] = training("zero", 1000, first=5.5)
     caveat = "This demonstrates repair, not quality: a model with the stock initialisation is better everywhere."
     settings = {"recipe": {"width": 64, "decay_range": [0.005, 0.1]}, "steps": 500}
-    return Demonstration(T, 151.0, 0, check(), arms, diagnoses, trainings, caveat, settings, VERSIONS)
+    certificates = [certificate(name) for name in SEVERITY if name not in ("before", "control")]
+    return Demonstration(T, 151.0, 0, check(), arms, diagnoses, trainings, caveat, certificates, settings, VERSIONS)
+
+
+def certificate(after: str = "state_passing", control: str | None = "control") -> Certificate:
+    """Of two runs whose far excess losses are what SEVERITY says."""
+    pairs = {("before", "before reset"): "before", ("after", "own reset"): after, ("after", "before reset"): after}
+    if control is not None:
+        pairs |= {("control", "control reset"): control, ("after", "control reset"): after}
+
+    def difference(of: str, against: str, start: int, end: int) -> Difference:
+        mean = SEVERITY[pairs[of, against]] * max(0.0, math.log2((start + end) / 2 / T) / 6) ** 2
+        shares = [math.expm1(mean + sign * 0.03) for sign in (0, -1, 1)]
+        return Difference("far", of, against, start, end, mean, 0.014, mean - 0.03, mean + 0.03, *shares, N)
+
+    return Certificate(
+        before="before",
+        after=after,
+        control=control,
+        train_context=T,
+        max_length=4096,
+        n=N,
+        seed=0,
+        tokens="5f1c" * 16,
+        overlap=0,
+        loss="cross-entropy",
+        repaired=SEVERITY[after] < 0.5,
+        verdict="Repaired: no failure is left." if SEVERITY[after] < 0.5 else "Not repaired: it still fails.",
+        differences=[difference(*pair, 2048, 4096) for pair in pairs],
+        curves=[difference(*pair, start, end) for pair in pairs for start, end in pairwise(EDGES)],
+    )
+
+
+def comparison() -> Comparison:
+    """Two runs that can be paired, and one that cannot."""
+    runs = {"before": diagnosis("./a"), "state_passing": diagnosis("./b", 0), HOSTILE: diagnosis("./c", 0.2)}
+    return Comparison(runs, [certificate(control=None)], {HOSTILE: "They were judged on different sequences."})

@@ -5,15 +5,24 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from example_results import HOSTILE, check, demonstration, diagnosis, training
+from example_results import HOSTILE, RECOMMENDED, check, comparison, demonstration, diagnosis, training
 
 from lengthen.errors import InputError
-from lengthen.reporting import write_report
+from lengthen.reporting import certificate_markdown, write_report
 from lengthen.reporting.markup import inline_script, tag
 
 VOID = {"meta", "input", "br", "hr", "link"}
 LOADING = {"src", "srcset", "data", "poster", "background", "action", "formaction"}
-FIGURES = ["perplexity", "state-spread", "state-spread-layers", "training-loss"]
+FIGURES = [
+    "certificate",
+    "loss-by-position",
+    "remembrance",
+    "state-drift",
+    "state-statistics",
+    "forgetting",
+    "patching",
+    "training-loss",
+]
 
 
 class Outline(HTMLParser):
@@ -93,7 +102,8 @@ def test_hostile_strings_are_shown_as_text(page):
     assert any(HOSTILE in text for text in outline.texts["b"]), "the name is there, as text"
     assert HOSTILE in outline.texts["code"][0] and HOSTILE in outline.values("value")
     data = json.loads(re.search(r'<script type="application/json" id="figures">(.*?)</script>', page).group(1))
-    assert HOSTILE in {row["series"] for row in data[0]["spec"]["data"]["values"]}
+    assert HOSTILE in {row["series"] for row in data[FIGURES.index("loss-by-position")]["spec"]["data"]["values"]}
+    assert HOSTILE in data[FIGURES.index("state-drift")]["rows"]["fields"]["run"]["values"]
 
 
 def test_every_figure_lies_beside_the_page(run, page):
@@ -103,7 +113,7 @@ def test_every_figure_lies_beside_the_page(run, page):
     for name in FIGURES:
         png, svg = (run / "figures" / f"{name}.png").read_bytes(), (run / "figures" / f"{name}.svg").read_text()
         width, height = (int.from_bytes(png[at : at + 4], "big") for at in (16, 20))
-        assert png[1:4] == b"PNG" and width > 1000 and height > 400 and len(png) > 20_000
+        assert png[1:4] == b"PNG" and width > 1000 and height > 250 and len(png) > 10_000
         assert svg.startswith("<svg") and "<script" not in svg and svg.count("<path") > 10
         assert f'id="figure-{name}"' in page and f'href="figures/{name}.svg"' in page
 
@@ -112,23 +122,46 @@ def test_a_demonstration_says_what_it_is_and_judges_every_arm(page):
     text = Outline(page).texts
     assert demonstration().caveat in text["p"]
     assert all(d.verdict in text["span"] for d in demonstration().diagnoses.values())
-    assert text["h2"] == ["Verdict", "Arms", "How far", "State", "Training", "Parity", "Configuration"]
+    assert text["h2"] == [
+        "Verdict",
+        "Certificate",
+        "Arms",
+        "How far",
+        "State",
+        "Training",
+        "Parity",
+        "Configuration",
+    ]
+    assert RECOMMENDED.advice in "".join(text["p"]) and RECOMMENDED.finding in "".join(text["span"])
+    assert all(c.verdict in text["span"] for c in demonstration().certificates)
 
 
 @pytest.mark.parametrize(
     ("result", "title", "headings"),
     [
         (diagnosis("my-model"), "my-model", ["Verdict", "How far", "State", "Configuration"]),
+        (
+            comparison(),
+            "How far these models generalise",
+            ["Verdict", "Certificate", "How far", "State", "Configuration"],
+        ),
         (training(), "Training: state-passing", ["Training", "Configuration"]),
         (check("my-model", passed=False), "my-model", ["Verdict", "Parity"]),
     ],
-    ids=["diagnosis", "training", "check"],
+    ids=["diagnosis", "comparison", "training", "check"],
 )
 def test_each_kind_alone_gives_a_page(tmp_path, result, title, headings):
     result.save(tmp_path / "results" / "result.json")
     outline = Outline(write_report(tmp_path).read_text(encoding="utf-8"))
     assert outline.texts["h1"] == [title] and outline.texts["h2"] == headings
     assert ("script" in outline.tags) == (not isinstance(result, type(check())))
+
+
+def test_what_is_not_paired_and_how_a_certificate_stands_in_a_model_card(tmp_path):
+    comparison().save(tmp_path / "results" / "comparison.json")
+    text = Outline(write_report(tmp_path).read_text(encoding="utf-8")).texts
+    assert "No certificate: They were judged on different sequences." in text["span"]
+    assert text["pre"] == [certificate_markdown(comparison().certificates[0])]
 
 
 def test_writing_again_gives_the_same_page(run, page):

@@ -5,13 +5,43 @@ import json
 import math
 
 import pytest
-from example_results import EDGES, HEADS, LAYERS, POSITIONS, SEVERITY, check, demonstration, diagnosis, training
+from example_results import (
+    EDGES,
+    HEADS,
+    LAYERS,
+    POSITIONS,
+    SEVERITY,
+    certificate,
+    check,
+    comparison,
+    demonstration,
+    diagnosis,
+    training,
+)
 
 from lengthen.reporting.figures import figures
-from lengthen.reporting.points import LOSS_POINTS, loss_points, perplexity_points, short_names, spread_points
+from lengthen.reporting.points import (
+    LOSS_POINTS,
+    certificate_points,
+    loss_points,
+    position_points,
+    remembrance_points,
+    short_names,
+)
 from lengthen.reporting.run_folder import Findings
+from lengthen.reporting.state_points import (
+    ALL,
+    BEYOND,
+    band,
+    columns,
+    drift_points,
+    forgetting_points,
+    patching_points,
+    statistics_points,
+)
+from lengthen.results import HeadState
 
-ARMS, BUCKETS, CUTS = len(SEVERITY), len(EDGES) - 1, 7
+ARMS, BUCKETS, CUTS, FAILING = len(SEVERITY), len(EDGES) - 1, 7, 3
 
 
 def findings(*results):
@@ -28,31 +58,122 @@ def drawn(spec):
 
 def test_every_figure_of_a_demonstration_has_its_points():
     made = {figure.name: figure for figure in figures(findings(demonstration()))}
-    assert list(made) == ["perplexity", "state-spread", "state-spread-layers", "training-loss"]
-    assert made["perplexity"].points == ARMS * BUCKETS
-    assert drawn(made["perplexity"].spec) == (ARMS + 2) * BUCKETS, "six arms and two reset baselines"
-    assert made["state-spread"].points == drawn(made["state-spread"].spec) == ARMS * CUTS
-    assert made["state-spread-layers"].points == ARMS * CUTS * LAYERS
+    assert made["certificate"].points == ARMS * BUCKETS, "four arms after, before and control"
+    assert made["loss-by-position"].points == ARMS * BUCKETS
+    assert drawn(made["loss-by-position"].spec) == (ARMS + 2) * BUCKETS, "six arms and two reset baselines"
+    assert made["remembrance"].points == drawn(made["remembrance"].spec) == ARMS * 2 * 8
+    assert made["state-drift"].points == CUTS * LAYERS and drawn(made["state-drift"].spec) == ARMS * CUTS * LAYERS
+    assert len(made["state-drift"].rows) == ARMS * CUTS * LAYERS * (1 + HEADS)
+    assert made["state-statistics"].points == drawn(made["state-statistics"].spec) == ARMS * CUTS
+    assert len(made["state-statistics"].rows) == ARMS * CUTS * 3 * (1 + LAYERS + LAYERS * HEADS)
+    assert made["forgetting"].points == ARMS * LAYERS * (HEADS - 1)
+    assert made["patching"].points == LAYERS + HEADS and len(made["patching"].rows) == FAILING * (LAYERS + HEADS)
     assert made["training-loss"].points == ARMS * LOSS_POINTS
-    assert [e.label for e in made["perplexity"].entries if e.dashed] == ["before, reset", "control, reset"]
+    assert [e.label for e in made["loss-by-position"].entries if e.dashed] == ["before, reset", "control, reset"]
 
 
 def test_each_kind_alone_gives_its_figures():
     assert [f.name for f in figures(findings(training()))] == ["training-loss"]
     assert figures(findings(check())) == []
-    assert [f.name for f in figures(findings(diagnosis(layers=1)))] == ["perplexity", "state-spread"]
+    bare = dataclasses.replace(diagnosis(), remembrance=None, drift=None, patching=None)
+    assert [f.name for f in figures(findings(bare))] == ["loss-by-position", "state-statistics"]
 
 
 def test_points_are_the_results():
-    rows = perplexity_points(findings(diagnosis()))
+    rows = position_points(findings(diagnosis()))
     last = diagnosis().buckets[-1]
     carried = next(r for r in rows if r["positions"] == "3,072 to 4,096" and r["kind"] == "state carried")
-    assert carried["perplexity"] == pytest.approx(math.exp(last.loss))
-    band = [math.exp(last.loss + sign * 2 * last.stderr) for sign in (-1, 1)]
-    assert [carried["low"], carried["high"]] == pytest.approx(band) and carried["position"] == 3584
-    spread = spread_points(findings(diagnosis()))
-    at_start = [s.std for s in diagnosis().states if s.position == POSITIONS[0]]
-    assert spread[0]["std"] == pytest.approx(sum(at_start) / (LAYERS * HEADS))
+    assert carried["value"] == pytest.approx(math.exp(last.loss)) and carried["position"] == 3584
+    assert [carried["low"], carried["high"]] == pytest.approx([math.exp(last.low), math.exp(last.high)])
+    shown = remembrance_points(findings(diagnosis()))
+    assert [r["value"] for r in shown] == [p.mean for p in diagnosis().remembrance.points]
+
+
+def test_losses_that_are_not_cross_entropy_are_told_as_they_are():
+    found = findings(dataclasses.replace(diagnosis(), loss="mean squared error"))
+    assert position_points(found)[0]["value"] == diagnosis().buckets[0].loss
+    assert figures(found)[0].title == "Mean squared error by position"
+    mixed = findings(dataclasses.replace(diagnosis("a"), loss="mean squared error"), diagnosis("b"))
+    assert position_points(mixed)[-1]["value"] == diagnosis().buckets[-1].own_reset_loss
+
+
+def test_certificates_are_drawn_against_their_yardstick():
+    rows = certificate_points(findings(demonstration()))
+    assert {(r["series"], r["against"]) for r in rows} == {
+        ("before", "before reset"),
+        *((arm, "control reset") for arm in ("control", "random noise", "fitted noise", "state passing", "TBPTT")),
+    }
+    curves = certificate("random_noise").curves
+    last = next(d for d in curves if (d.of, d.against, d.end) == ("after", "control reset", 4096))
+    row = next(r for r in rows if (r["series"], r["positions"]) == ("random noise", "3,072 to 4,096"))
+    assert [row["value"], row["low"], row["high"]] == [1 + last.change, 1 + last.change_low, 1 + last.change_high]
+    alone = certificate_points(findings(comparison()))
+    assert {(r["series"], r["against"]) for r in alone} == {
+        ("before", "before reset"),
+        ("state_passing", "before reset"),
+    }
+
+
+def test_statistics_of_heads_are_the_results_and_those_of_several_their_mean_or_largest():
+    rows = statistics_points(findings(diagnosis()))
+
+    def value(statistic, layer, head, position=POSITIONS[0]):
+        keys = ("statistic", "layer", "head", "position")
+        (row,) = (r for r in rows if tuple(r[k] for k in keys) == (statistic, layer, head, position))
+        return row["value"]
+
+    states = [s for s in diagnosis().states if s.position == POSITIONS[0]]
+    assert value("norm", "layer 1", "2") == states[HEADS + 2].norm
+    assert value("std", "layer 0", ALL) == pytest.approx(sum(s.std for s in states[:HEADS]) / HEADS)
+    assert value("std", ALL, ALL) == pytest.approx(sum(s.std for s in states) / len(states))
+    assert value("largest", ALL, ALL) == max(s.largest for s in states)
+
+
+def test_several_tensors_of_a_layer_are_parts_and_panels_of_their_own():
+    more = [HeadState(s.position, s.layer, "other", s.head, 0, 1, 1, 1) for s in diagnosis().states]
+    found = findings(dataclasses.replace(diagnosis(), states=diagnosis().states + more))
+    rows = statistics_points(found)
+    assert {r["layer"] for r in rows} == {ALL, *(f"layer {i}: {t}" for i in (0, 1) for t in ("ssm", "other"))}
+    assert {r["value"] for r in rows if r["layer"] == ALL and r["panel"] == "other"} == {1}
+
+
+def test_a_layers_cell_is_its_farthest_head():
+    rows = drift_points(findings(diagnosis()))
+    of_layer = [r for r in rows if (r["layer"], r["row"]) == (ALL, "layer 0")]
+    assert [r["position"] for r in of_layer] == [64 << k for k in range(7)]
+    assert {r["head"] for r in of_layer[1:]} == {str(HEADS - 1)}
+    assert of_layer[0]["band"] == "within" and of_layer[-1]["band"] == BEYOND
+    own = {r["row"]: r["band"] for r in rows if (r["layer"], r["position"]) == ("layer 0", 4096)}
+    assert list(own) == [f"head {i}" for i in range(HEADS)] and own["head 3"] == of_layer[-1]["band"]
+    assert [band(times) for times in (1, 1.01, 16, 17, math.inf)] == [
+        "within",
+        "up to 2 ×",
+        "up to 16 ×",
+        BEYOND,
+        BEYOND,
+    ]
+
+
+def test_heads_that_never_forget_are_counted_and_not_drawn():
+    assert len(forgetting_points(findings(diagnosis()))) == LAYERS * (HEADS - 1)
+    made = {f.name: f for f in figures(findings(diagnosis()))}
+    assert f" {LAYERS} heads do not decay" in made["forgetting"].caption
+
+
+def test_patches_are_ranked_layers_then_heads():
+    rows = patching_points(findings(diagnosis()))
+    assert [r["row"] for r in rows] == ["layer 0", "layer 1", *(f"layer 0, head {i}" for i in (3, 2, 1, 0))]
+    assert rows[0]["value"] == 0.9 and (rows[0]["low"], rows[0]["high"]) == pytest.approx((0.84, 0.96))
+    shareless = [dataclasses.replace(p, share=math.nan) for p in diagnosis().patching.patches]
+    patching = dataclasses.replace(diagnosis().patching, patches=shareless)
+    assert patching_points(findings(dataclasses.replace(diagnosis(), patching=patching))) == []
+
+
+def test_columns_hold_the_rows():
+    rows = [{"name": f"run {i % 3}", "value": i / 7, "none": None} for i in range(20)]
+    found = columns(rows)
+    assert found["fields"]["name"] == {"values": ["run 0", "run 1", "run 2"], "at": [i % 3 for i in range(20)]}
+    assert found["fields"]["value"] == [float(f"{i / 7:.5g}") for i in range(20)] and found["count"] == 20
 
 
 def test_loss_points_are_means_over_blocks_that_cover_every_step():
@@ -71,21 +192,23 @@ def test_what_is_not_finite_is_left_out_and_said():
     broken = dataclasses.replace(diagnosis(), buckets=buckets, states=states, far=math.nan)
     lost = dataclasses.replace(training(), losses=[1.0] * 400 + [math.nan] * 100)
     made = {figure.name: figure for figure in figures(findings(broken, lost))}
-    assert made["perplexity"].points == BUCKETS - 4 and "4 points are not finite" in made["perplexity"].caption
-    assert made["state-spread"].points == CUTS - 1 and made["training-loss"].points == 40
+    assert (
+        made["loss-by-position"].points == BUCKETS - 4 and "4 points are not finite" in made["loss-by-position"].caption
+    )
+    assert made["state-statistics"].points == CUTS - 1 and made["training-loss"].points == 40
     for figure in made.values():
         json.dumps(figure.spec, allow_nan=False)
 
 
 def test_a_loss_beyond_what_exp_can_hold_does_not_crash():
     huge = [dataclasses.replace(b, loss=900.0) for b in diagnosis().buckets]
-    assert perplexity_points(findings(dataclasses.replace(diagnosis(), buckets=huge)))[0]["perplexity"] is None
+    assert position_points(findings(dataclasses.replace(diagnosis(), buckets=huge)))[0]["value"] is None
 
 
 def test_a_logarithmic_axis_is_used_only_where_every_value_is_positive():
     states = [dataclasses.replace(s, std=0.0) if s.position == 64 else s for s in diagnosis().states]
     made = {f.name: f for f in figures(findings(dataclasses.replace(diagnosis(), states=states)))}
-    assert made["perplexity"].logarithmic and not made["state-spread"].logarithmic
+    assert made["loss-by-position"].logarithmic and not made["state-statistics"].logarithmic
 
 
 def test_layers_are_named_by_what_tells_them_apart():

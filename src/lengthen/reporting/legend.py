@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lengthen.reporting.figures import Entry, Figure
+from lengthen.reporting.charts import Entry, Figure
 from lengthen.reporting.markup import Markup, tag
 from lengthen.reporting.palette import DASH, shape
 

@@ -58,6 +58,11 @@ def percents(low: float | None, high: float | None) -> str:
     return NONE if NONE in (percent(low), percent(high)) else f"{percent(low)} to {percent(high)}"
 
 
+def between(low: float | None, high: float | None) -> str:
+    """An interval."""
+    return NONE if NONE in (number(low), number(high)) else f"{number(low)} to {number(high)}"
+
+
 def short(value: float | None) -> str:
     """Two significant digits at most, such as an error and its tolerance."""
     return NONE if value is None or not math.isfinite(value) else f"{value:.2g}".replace("e-0", "e-")
@@ -66,3 +71,13 @@ def short(value: float | None) -> str:
 def perplexity_of(loss: float) -> float:
     """exp(loss), infinite where that overflows."""
     return math.exp(loss) if loss < 700 else math.inf if loss == loss else math.nan
+
+
+def told_as(loss: str) -> str:
+    """What losses of a kind are told as."""
+    return "perplexity" if loss == "cross-entropy" else loss
+
+
+def value_of(loss: float, kind: str) -> float:
+    """A mean loss as it is told."""
+    return perplexity_of(loss) if told_as(kind) == "perplexity" else loss

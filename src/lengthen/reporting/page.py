@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
-from typing import Any
 
+from lengthen.reporting.charts import Figure
 from lengthen.reporting.configuration import configuration_section
-from lengthen.reporting.figures import Entry, Figure
-from lengthen.reporting.legend import legend, swatch
 from lengthen.reporting.markup import Markup, inline_script, join, json_script, tag
+from lengthen.reporting.page_figures import figure_data, figure_element
+from lengthen.reporting.page_findings import certificates, verdicts
 from lengthen.reporting.page_tables import details, table_element
-from lengthen.reporting.palette import DARK, LIGHT, Theme, chart_config
+from lengthen.reporting.palette import DARK, LIGHT, Theme
 from lengthen.reporting.points import series_of
 from lengthen.reporting.run_folder import Findings
-from lengthen.reporting.tabulation import bucket_table, positions_table, survey_table, table, trainings_table
-from lengthen.results import CheckResult
+from lengthen.reporting.state_tables import drift_table, patching_table, remembrance_table
+from lengthen.reporting.tabulation import Table, bucket_table, positions_table, survey_table, table, trainings_table
+from lengthen.results import CheckResult, Diagnosis
 
 
 def page(findings: Findings, figures: Sequence[Figure], chart_script: str) -> str:
@@ -45,7 +47,7 @@ def page(findings: Findings, figures: Sequence[Figure], chart_script: str) -> st
         tag("nav", *(tag("a", name, href=f"#{key}") for key, name, _ in sections), aria_label="Sections"),
         tag("main", *(_section(*section) for section in sections), id="results"),
         tag("footer", tag("p", _footer(findings))),
-        json_script("figures", [_figure_data(f) for f in figures]) if figures else "",
+        json_script("figures", [figure_data(f) for f in figures]) if figures else "",
         *(inline_script(source) for source in scripts),
     ]
     return "<!doctype html>\n" + tag("html", tag("head", *head), "\n", tag("body", *body), lang="en") + "\n"
@@ -56,14 +58,11 @@ def _sections(findings: Findings, figures: dict[str, Figure]) -> list[tuple[str,
     run = findings.demonstration
     arms = table_element(table(run)) if run else Markup("")
     parts = [
-        ("verdict", "Verdict", _verdicts(findings)),
+        ("verdict", "Verdict", verdicts(findings)),
+        ("certificate", "Certificate", certificates(findings, figures)),
         ("arms", "Arms", arms),
         ("length", "How far", _length(findings, figures)),
-        (
-            "state",
-            "State",
-            join(*(_figure(figures[n]) for n in ("state-spread", "state-spread-layers") if n in figures)),
-        ),
+        ("state", "State", _state(findings, figures)),
         ("training", "Training", _training(findings, figures)),
         ("parity", "Parity", _parity(list(findings.checks.values()))),
         ("configuration", "Configuration", configuration_section(findings)),
@@ -110,61 +109,41 @@ def _facts(findings: Findings) -> str:
     return " · ".join(facts)
 
 
-def _verdicts(findings: Findings) -> Markup:
-    """What was found, a sentence for each, and what a demonstration is not."""
-    names = series_of(findings)
-    items = [
-        _verdict({True: "fails", False: "holds", None: "open"}[d.fails], name, d.verdict, names.index(name))
-        for name, d in findings.diagnoses.items()
-    ]
-    checks = list(findings.checks.values())
-    if len(checks) == 1:
-        items.append(
-            _verdict("holds" if checks[0].passed else "fails", f"Parity of {checks[0].model}", _outcome(checks[0]))
-        )
-    elif checks:
-        passed = sum(c.passed for c in checks)
-        sentence = f"{passed} of {len(checks)} models pass every check."
-        items.append(_verdict("holds" if passed == len(checks) else "fails", "Parity", sentence))
-    caveat = tag("p", findings.demonstration.caveat, class_="caveat") if findings.demonstration else ""
-    return join(caveat, tag("ul", *items, class_="verdicts")) if items else Markup("")
-
-
-def _outcome(check: CheckResult) -> str:
-    failed = [c.name for c in check.checks if not c.passed]
-    if not failed:
-        return f"The recurrent state is carried: {len(check.checks)} checks passed."
-    return f"{len(failed)} of {len(check.checks)} checks failed: {', '.join(failed)}."
-
-
-_STATUS = {"fails": ("✕", "fails"), "holds": ("✓", "holds"), "open": ("?", "no verdict")}
-
-
-def _verdict(status: str, name: str, sentence: str, index: int | None = None) -> Markup:
-    sign, word = _STATUS[status]
-    mark = tag("span", sign, class_="sign", role="img", aria_label=word)
-    label = tag("b", swatch(Entry(name, index, False)) if index is not None else "", name)
-    return tag("li", mark, tag("div", label, tag("span", sentence)), class_=status)
-
-
 def _length(findings: Findings, figures: dict[str, Figure]) -> Markup:
     if not findings.diagnoses:
         return Markup("")
-    ranges = [
-        details(f"Every range of positions: {n}", table_element(bucket_table(d))) for n, d in findings.diagnoses.items()
-    ]
     return join(
-        _figure(figures["perplexity"]) if "perplexity" in figures else "",
+        figure_element(figures.get("loss-by-position")),
         table_element(positions_table(findings.diagnoses)),
-        *ranges,
+        _folded("Every range of positions", bucket_table, findings),
+        figure_element(figures.get("remembrance")),
+        _folded("What still counts, in numbers", remembrance_table, findings),
     )
+
+
+def _state(findings: Findings, figures: dict[str, Figure]) -> Markup:
+    return join(
+        figure_element(figures.get("state-drift")),
+        _folded("Heads outside, in numbers", drift_table, findings),
+        figure_element(figures.get("state-statistics")),
+        figure_element(figures.get("forgetting")),
+        figure_element(figures.get("patching")),
+        _folded("State patching, in numbers", patching_table, findings),
+    )
+
+
+def _folded(title: str, tabulated: Callable[[Diagnosis], Table | None], findings: Findings) -> Markup:
+    """The tables of all diagnoses that have one, folded together."""
+    found = [(name, tabulated(d)) for name, d in findings.diagnoses.items()]
+    tables = [table_element(dataclasses.replace(t, title=name)) for name, t in found if t is not None]
+    return details(title, join(*tables)) if tables else Markup("")
 
 
 def _training(findings: Findings, figures: dict[str, Figure]) -> Markup:
     if not findings.trainings:
         return Markup("")
     return join(
-        _figure(figures["training-loss"]) if "training-loss" in figures else "",
+        figure_element(figures.get("training-loss")),
         table_element(trainings_table(findings.trainings)),
     )
 
@@ -174,31 +153,6 @@ def _parity(checks: list[CheckResult]) -> Markup:
         return table_element(table(checks[0]))
     survey = [table_element(survey_table(checks))] if checks else []
     return join(*survey, *(details(table(c).title, table_element(table(c), titled=False)) for c in checks))
-
-
-def _figure(figure: Figure) -> Markup:
-    """A chart's frame: the page's script draws into it."""
-    switch = tag("button", "Linear scale", type="button", aria_pressed="false", class_="scale", hidden=True)
-    links = [tag("a", kind.upper(), href=f"figures/{figure.name}.{kind}") for kind in ("png", "svg")]
-    return tag(
-        "figure",
-        tag("div", tag("h3", figure.title), switch if figure.logarithmic else "", class_="bar"),
-        legend(figure),
-        tag(
-            "div",
-            tag("noscript", "The chart needs JavaScript; the tables below hold its numbers."),
-            class_="chart",
-            role="group",
-            aria_label=figure.title,
-        ),
-        tag("figcaption", figure.caption, " ", tag("span", "As a file: ", links[0], ", ", links[1], class_="files")),
-        id=f"figure-{figure.name}",
-    )
-
-
-def _figure_data(figure: Figure) -> dict[str, Any]:
-    themes = {theme.name: chart_config(theme, figure.series, legend=False) for theme in (LIGHT, DARK)}
-    return {"name": figure.name, "spec": figure.spec, "themes": themes}
 
 
 def _footer(findings: Findings) -> str:

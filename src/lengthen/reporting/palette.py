@@ -1,7 +1,8 @@
 """Colours, marks and the charts' look: the same series looks the same in every figure, in light and in dark.
 
 The colours of a palette keep an OKLab distance of 0.09 from one another under simulated protanopia, deuteranopia and
-tritanopia, and a contrast of 3 to 1 with their ground; the shape of the points tells series apart as well.
+tritanopia, and a contrast of 3 to 1 with their ground; the shape of the points tells series apart as well. The steps of a ramp differ in lightness,
+which any colour vision sees.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ no multiple of the colours', so that a colour that returns has another shape."""
 
 @dataclass(frozen=True)
 class Theme:
-    """One ground and what is drawn on it."""
+    """One ground and what is drawn on it. colours: of series; ramp: of steps from little to much."""
 
     name: str
     ground: str
@@ -34,6 +35,7 @@ class Theme:
     muted: str
     rule: str
     colours: tuple[str, ...]
+    ramp: tuple[str, ...]
 
     def colour(self, index: int) -> str:
         """The colour of the index-th series."""
@@ -47,6 +49,7 @@ LIGHT = Theme(
     "#5a6675",
     "#dde2e8",
     ("#d55e00", "#1b2430", "#a32ae0", "#8f2d0a", "#15879c", "#2747a8"),
+    ("#e9edf2", "#fdd49e", "#fba667", "#ee6a45", "#c22a1f", "#6d0505"),
 )
 DARK = Theme(
     "dark",
@@ -55,6 +58,7 @@ DARK = Theme(
     "#9aa5b4",
     "#2c333d",
     ("#ff8a3d", "#e6e9ef", "#b44dff", "#c9430f", "#16bccb", "#4a7fb8"),
+    ("#252c36", "#5f2d1d", "#9c3f1c", "#d9651f", "#f7a14a", "#ffe3b0"),
 )
 
 
@@ -75,6 +79,7 @@ def chart_config(theme: Theme, series: int, *, legend: bool) -> dict[str, Any]:
         "range": {
             "category": [theme.colour(i) for i in range(series)],
             "symbol": [shape(i) for i in range(series)],
+            "ordinal": list(theme.ramp),
         },
         "axis": {
             "labelColor": theme.muted,
@@ -105,9 +110,14 @@ def chart_config(theme: Theme, series: int, *, legend: bool) -> dict[str, Any]:
             "rowPadding": 4,
             "columnPadding": 18,
             "symbolFillColor": theme.muted,
+            "titleColor": theme.muted,
+            "titleFontSize": 12,
+            "titleFontWeight": 500,
+            "titleLimit": 420,
         },
         "style": {
             "training-context": {"color": theme.muted, "strokeDash": [2, 3]},
+            "cell": {"stroke": theme.ground, "strokeWidth": 1},
             "training-context-label": {"color": theme.muted, "fontSize": 11},
         },
     }

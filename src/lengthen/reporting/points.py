@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from lengthen.reporting.numbers import number, perplexity_of, with_error
+from lengthen.reporting.numbers import between, number, percent, percents, told_as, value_of, with_error
 from lengthen.reporting.run_folder import Findings, arm_label
-from lengthen.results import Diagnosis
 
 Row = dict[str, Any]
 CARRIED, RESET = "state carried", "reset baseline"
@@ -32,15 +31,24 @@ def entry(name: str, kind: str) -> str:
     return name if kind == CARRIED else f"{name}, reset"
 
 
-def perplexity_points(findings: Findings) -> list[Row]:
+def measure_of(findings: Findings) -> str:
+    """What losses are told as: perplexity where all are cross-entropy, else the mean loss under its own name."""
+    kinds = {d.loss for d in findings.diagnoses.values()}
+    return told_as(kinds.pop()) if len(kinds) == 1 else "loss"
+
+
+def position_points(findings: Findings) -> list[Row]:
     """A point per range of positions and curve, at the range's middle; a loss that is not finite gives None."""
+    value = value_of if measure_of(findings) != "loss" else (lambda loss, kind: loss)
     rows = []
     for name, diagnosis in findings.diagnoses.items():
         kinds = [CARRIED, RESET] if has_reset_curve(findings, name) else [CARRIED]
         for kind in kinds:
             for b in diagnosis.buckets:
                 loss, stderr = (b.loss, b.stderr) if kind == CARRIED else (b.own_reset_loss, b.own_reset_stderr)
-                perplexity = perplexity_of(loss)
+                mean = value(loss, diagnosis.loss)
+                low, high = (finite(value(edge, diagnosis.loss)) for edge in (b.low, b.high))
+                error = stderr * mean if told_as(diagnosis.loss) == "perplexity" else stderr
                 rows.append(
                     {
                         "series": name,
@@ -48,10 +56,11 @@ def perplexity_points(findings: Findings) -> list[Row]:
                         "entry": entry(name, kind),
                         "position": (b.start + b.end) / 2,
                         "positions": f"{b.start:,} to {b.end:,}",
-                        "perplexity": finite(perplexity),
-                        "low": finite(perplexity_of(loss - BAND * stderr)),
-                        "high": finite(perplexity_of(loss + BAND * stderr)),
-                        "value": with_error(perplexity, perplexity * stderr),
+                        "value": finite(mean),
+                        "low": low if kind == CARRIED else None,
+                        "high": high if kind == CARRIED else None,
+                        "told": with_error(mean, error),
+                        "band": between(low, high),
                         "sequences": b.n,
                         "train_context": diagnosis.train_context,
                     }
@@ -59,28 +68,52 @@ def perplexity_points(findings: Findings) -> list[Row]:
     return rows
 
 
-def spread_points(findings: Findings) -> list[Row]:
-    """Standard deviation of the recurrent state, the mean over layers and heads of each tensor."""
+def remembrance_points(findings: Findings) -> list[Row]:
+    """A point per end, start and curve."""
     return [
-        _spread_row(name, diagnosis, tensor, position, values)
+        {
+            "series": name,
+            "entry": name,
+            "panel": f"{p.end:,} tokens",
+            "end": p.end,
+            "start": p.start,
+            "value": p.mean,
+            "low": finite(max(0.0, p.mean - BAND * p.stderr)),
+            "high": finite(min(1.0, p.mean + BAND * p.stderr)),
+            "told": with_error(p.mean, p.stderr),
+            "sequences": p.n,
+        }
         for name, diagnosis in findings.diagnoses.items()
-        for (tensor, position), values in _grouped((s.tensor, s.position, s.std) for s in diagnosis.states).items()
+        if diagnosis.remembrance is not None
+        for p in diagnosis.remembrance.points
     ]
 
 
-def layer_spread_points(findings: Findings) -> list[Row]:
-    """The same layer by layer: the mean over heads."""
-    layers = short_names(list(dict.fromkeys(s.layer for d in findings.diagnoses.values() for s in d.states)))
-    tensors = {s.tensor for d in findings.diagnoses.values() for s in d.states}
-    rows = []
-    for name, diagnosis in findings.diagnoses.items():
-        titled = (
-            (layers[s.layer] if len(tensors) == 1 else f"{layers[s.layer]}: {s.tensor}", s.position, s.std)
-            for s in diagnosis.states
-        )
-        for (panel, position), values in _grouped(titled).items():
-            rows.append(_spread_row(name, diagnosis, panel, position, values))
-    return rows
+def certificate_points(findings: Findings) -> list[Row]:
+    """Each certified run against its yardstick, and before and control (once) against their own, a point per bucket."""
+    rows: dict[tuple[str, int], Row] = {}
+    for c in findings.certificates:
+        named = {"before": c.before, "after": c.after, "control": c.control}
+        yardstick = "before reset" if c.control is None else "control reset"
+        wanted = {("before", "before reset"), ("after", yardstick), ("control", "control reset")}
+        for d in c.curves:
+            if (d.of, d.against) in wanted:
+                series = named[d.of] or d.of
+                low, high = (None if edge is None else finite(1 + edge) for edge in (d.change_low, d.change_high))
+                rows[series, d.start] = {
+                    "series": series,
+                    "entry": series,
+                    "against": d.against,
+                    "position": (d.start + d.end) / 2,
+                    "positions": f"{d.start:,} to {d.end:,}",
+                    "value": finite(1 + d.change),
+                    "low": low,
+                    "high": high,
+                    "told": percent(d.change),
+                    "band": percents(d.change_low, d.change_high),
+                    "train_context": c.train_context,
+                }
+    return list(rows.values())
 
 
 def loss_block(steps: int) -> int:
@@ -131,23 +164,3 @@ def finite(value: float) -> float | None:
 def _shared(lists: Sequence[list[str]]) -> int:
     """How many first items all lists have in common."""
     return next((i for i, items in enumerate(zip(*lists)) if len(set(items)) > 1), min(map(len, lists)))
-
-
-def _spread_row(name: str, diagnosis: Diagnosis, panel: str, position: int, values: list[float]) -> Row:
-    std = finite(sum(values) / len(values))
-    return {
-        "series": name,
-        "entry": name,
-        "panel": panel,
-        "position": position,
-        "std": std,
-        "value": number(std),
-        "train_context": diagnosis.train_context,
-    }
-
-
-def _grouped(values: Iterable[tuple[str, int, float]]) -> dict[tuple[str, int], list[float]]:
-    groups: dict[tuple[str, int], list[float]] = {}
-    for panel, position, value in values:
-        groups.setdefault((panel, position), []).append(value)
-    return groups

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,12 @@ class Findings:
             self.demonstration = result
             self.diagnoses = {arm_label(name): d for name, d in result.diagnoses.items()} | self.diagnoses
             self.trainings = {arm_label(name): t for name, t in result.trainings.items()} | self.trainings
+            self.certificates += [
+                replace(
+                    c, before=arm_label(c.before), after=arm_label(c.after), control=arm_label(c.control or "control")
+                )
+                for c in result.certificates
+            ]
             _put(self.checks, result.parity.model, result.parity, file)
         elif isinstance(result, Comparison):
             for name, diagnosis in result.runs.items():
