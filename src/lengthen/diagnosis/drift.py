@@ -32,7 +32,7 @@ DRAWS = 200
 WINDOWS = 512
 FEWEST_WINDOWS = 64
 PLACES = 32
-ROWS = 256
+ROWS = 64
 """Windows that run side by side at most, unless there are more sequences."""
 
 Features = NDArray[np.float64]
