@@ -168,7 +168,7 @@ def post_train(
     *,
     data: str,
     train_context: int,
-    steps: int = 500,
+    steps: int | Literal["auto"] = 500,
     intervention: str = "state-passing",
     rows: int = 16,
     learning_rate: float = 3e-4,
@@ -177,6 +177,10 @@ def post_train(
     tokenizer: str | None = None,
     save_steps: int | None = None,
     resume: bool = False,
+    watch: str | None = None,
+    watch_steps: int = 25,
+    dry_run: bool = False,
+    processes: int = 1,
     common: Common = DEFAULTS,
 ) -> int:
     """Post-train a model from initial states that cover what is attainable.
@@ -187,7 +191,7 @@ def post_train(
         model: A directory or hub name; it is not changed, the trained model goes to OUT/model.
         data: Training text: a file, a directory, or hub:OWNER/NAME.
         train_context: Positions of a training window.
-        steps: Optimiser steps.
+        steps: Optimiser steps, or auto: as many as it takes until the far loss of --watch is repaired, at most 2000.
         intervention: state-passing, tbptt, fitted-noise, random-noise, or zero (the control); settings after a colon, as in
             state-passing:zero_fraction=0.5.
         rows: Windows a step, over all processes.
@@ -197,13 +201,32 @@ def post_train(
         tokenizer: A tokenizer's directory or name, or "bytes" (the model's own unless said).
         save_steps: Steps between two checkpoints in OUT, of which the last two are kept (none is written unless said).
         resume: Go on exactly from the last checkpoint in OUT; where there is none, begin.
+        watch: Held-out text whose loss in context and far past it is logged on the way.
+        watch_steps: Steps between two looks at it.
+        dry_run: Print the plan (tokens, memory by formula, the states' size) without reading weights or data.
+        processes: With --dry-run, the processes that the run will have.
     """
     training = prepare(common)
     from lengthen.models import load, tokenizer_for
+    from lengthen.training import AUTO_STEPS, plan
     from lengthen.training import post_train as run
 
     out = common.out or Path("lengthen-post-train")
-    check_steps(steps, train_context)
+    check_steps(AUTO_STEPS if steps == "auto" else steps, train_context)
+    if dry_run:
+        found = plan(
+            model,
+            train_context=train_context,
+            steps=AUTO_STEPS if steps == "auto" else steps,
+            intervention=intervention,
+            rows=rows,
+            accumulation=accumulation,
+            processes=processes,
+            dtype=common.dtype,
+            config=training,
+        )
+        print_json(found.to_json()) if common.json else print(found.text())
+        return OK
     with run_folder(out, "post-train", common, resume=resume), Progress(common) as progress:
         result = run(
             load(model, dtype=common.dtype, device=device_of(common)),
@@ -222,6 +245,8 @@ def post_train(
             progress=progress.single(intervention),
             save_steps=save_steps,
             resume=resume,
+            watch=watch,
+            watch_steps=watch_steps,
         )
         write_page(out)
     show(result, common, out)

@@ -49,7 +49,7 @@ def load_library_model(
     path = Path(model)
     if path.is_dir() and not (path / "config.json").is_file():
         raise InputError(f"{model} holds no config.json; give a directory written by save_pretrained.")
-    wanted: Any = _dtype(dtype)
+    wanted: Any = dtype_named(dtype)
     where = config_directory(model)
     if checkpoint_format(where) != "transformers":
         converted = read_checkpoint(local_directory(model)).model()
@@ -104,7 +104,8 @@ def tokenizer_for(model: str | Path) -> Any:
     return str(model)
 
 
-def _dtype(dtype: torch.dtype | str | None) -> torch.dtype | str:
+def dtype_named(dtype: torch.dtype | str | None) -> torch.dtype | str:
+    """A dtype by its name; "auto" where none is given. Raises InputError for an unknown name."""
     if dtype is None:
         return "auto"
     if isinstance(dtype, str):

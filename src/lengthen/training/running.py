@@ -116,11 +116,6 @@ def run_training(
             f"{type(library_model(model)).__name__} has no gradient checkpointing to switch on; leave gradient_checkpointing "
             "out of `training`."
         )
-    if optimisation.config.get("gradient_checkpointing") and not hasattr(model, "gradient_checkpointing_enable"):
-        raise InputError(
-            f"{type(library_model(model)).__name__} has no gradient checkpointing to switch on; leave gradient_checkpointing "
-            "out of `training`."
-        )
     size = vocabulary_size(model)
     if size is not None:
         corpus.require_vocabulary(size)

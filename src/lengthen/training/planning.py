@@ -1,0 +1,163 @@
+"""What a run will read and take in memory, by formula, for any model and number of processes; nothing is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lengthen.errors import InputError
+from lengthen.interventions import Intervention, Mixture, StatePassing, intervention_named
+from lengthen.interventions.passing import TBPTT
+from lengthen.models import wrap, zero_state
+from lengthen.models.checkpoints import checkpoint_format, read_config
+from lengthen.models.hub import check_directory, config_directory
+from lengthen.models.loading import dtype_named
+from lengthen.results import Result
+
+
+@dataclass(frozen=True)
+class TrainingPlan(Result):
+    """A run's size. Bytes are of one process, which takes `rows` of the step's rows at a time.
+
+    weights, gradients, optimiser (two moments): parameters times their size, shared by the processes where the model is
+    sharded. states: a row's state times the rows at hand, once going in and once coming out. bank: a row's state times
+    the process's lanes, where the intervention keeps states. activations: twice what every linear layer of a block
+    reads and writes, per position (what autograd keeps is 1.2 to 2.4 times that, by family); with checkpointing the
+    blocks' inputs, and one block's. It leaves out what kernels and allocators take for a moment.
+    """
+
+    model: str
+    parameters: int
+    processes: int
+    sharded: bool
+    steps: int
+    tokens: int
+    tokens_a_step: int
+    rows: int
+    state_bytes_a_row: int
+    weights: int
+    gradients: int
+    optimiser: int
+    states: int
+    bank: int
+    activations: int
+    memory: int
+
+    def text(self) -> str:
+        """The plan for a person to read."""
+        how = f"{self.processes} process{'es' if self.processes > 1 else ''}{', sharded' if self.sharded else ''}"
+        lines = [
+            f"{self.model}: {self.parameters:,} parameters, {how}",
+            f"{self.tokens:,} tokens in {self.steps:,} steps of {self.tokens_a_step:,}",
+            f"{self.rows} rows at a time in each process; a row's state takes {_size(self.state_bytes_a_row)}",
+            "Memory of a process, by formula:",
+        ]
+        for name in ("weights", "gradients", "optimiser", "states", "bank", "activations"):
+            lines.append(f"  {name:<12}{_size(getattr(self, name)):>12}")
+        return "\n".join([*lines, f"  {'together':<12}{_size(self.memory):>12}"])
+
+
+def plan(
+    model: str | Path | nn.Module,
+    *,
+    train_context: int,
+    steps: int = 500,
+    intervention: str | Intervention = "state-passing",
+    rows: int = 16,
+    accumulation: int = 1,
+    processes: int = 1,
+    dtype: torch.dtype | str | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> TrainingPlan:
+    """The plan of post_train with these arguments on so many processes; neither weights nor data are read.
+
+    model: a directory, a hub name (its configuration is read), or a model, which may be on the meta device. dtype: of the
+    weights, as the configuration says unless said. config: transformers.TrainingArguments, of which fsdp, bf16 and activation_checkpointing count here.
+    Raises InputError where the processes and micro-batches cannot share the rows.
+    """
+    if rows % (processes * accumulation):
+        raise InputError(
+            f"{rows} rows a step cannot be shared by {processes} processes times {accumulation} micro-batches; choose a "
+            "multiple."
+        )
+    name = str(model) if isinstance(model, str | Path) else type(model).__name__
+    built = model if isinstance(model, nn.Module) else _without_weights(model)
+    weight_size = _dtype_of(dtype, built).itemsize
+    wrap(built)
+    settings = config or {}
+    sharded = bool(settings.get("fsdp"))
+    parameters = sum(p.numel() for p in built.parameters())
+    weights = parameters * weight_size // (processes if sharded else 1)
+    at_hand = rows // (processes * accumulation)
+    a_row = zero_state(built, 1, "meta").bytes
+    chosen = intervention if isinstance(intervention, Intervention) else intervention_named(intervention)
+    size = 2 if settings.get("bf16") else weight_size
+    checkpointing = bool(settings.get("activation_checkpointing") or settings.get("gradient_checkpointing"))
+    found = {
+        "weights": weights,
+        "gradients": weights,
+        "optimiser": 2 * weights,
+        "states": 2 * at_hand * a_row,
+        "bank": round(_kept_share(chosen) * (rows // processes)) * a_row,
+        "activations": at_hand * train_context * _activations(built, checkpointing) * size,
+    }
+    return TrainingPlan(
+        model=name,
+        parameters=parameters,
+        processes=processes,
+        sharded=sharded,
+        steps=steps,
+        tokens=steps * rows * train_context,
+        tokens_a_step=rows * train_context,
+        rows=at_hand,
+        state_bytes_a_row=a_row,
+        **found,
+        memory=sum(found.values()),
+    )
+
+
+def _without_weights(model: str | Path) -> nn.Module:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    check_directory(model)
+    where = config_directory(model)
+    known = checkpoint_format(where) != "transformers"
+    config = read_config(where) if known else AutoConfig.from_pretrained(str(model))
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+
+def _dtype_of(dtype: torch.dtype | str | None, model: nn.Module) -> torch.dtype:
+    chosen = dtype_named(dtype)
+    if isinstance(chosen, torch.dtype):
+        return chosen
+    saved = getattr(getattr(model, "config", None), "dtype", None)
+    return saved if isinstance(saved, torch.dtype) else torch.float32
+
+
+def _kept_share(intervention: Intervention) -> float:
+    """The share of the lanes whose states an intervention keeps."""
+    if isinstance(intervention, Mixture):
+        return sum(share * _kept_share(part) for part, share in intervention.parts)
+    return 1.0 if isinstance(intervention, StatePassing | TBPTT) else 0.0
+
+
+def _activations(model: nn.Module, checkpointing: bool) -> int:
+    """Entries kept for the backward pass per position, from what each linear layer of each block reads and writes."""
+    blocks = max((m for m in model.modules() if isinstance(m, nn.ModuleList)), key=len, default=nn.ModuleList([model]))
+    each = [
+        2 * sum(m.in_features + m.out_features for m in block.modules() if isinstance(m, nn.Linear)) for block in blocks
+    ]
+    if not checkpointing:
+        return sum(each)
+    hidden = min(m.in_features for block in blocks for m in block.modules() if isinstance(m, nn.Linear))
+    return len(blocks) * hidden + max(each)
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.2f} MiB"
