@@ -88,7 +88,7 @@ def benchmark(
                 left_out.append(f"{case.op} at {case.length} against {case.peer}: {error}")
                 continue
             entries.append(entry)
-            progress(f"{case.op} {case.length} {case.mode}: {entry.ratio:.1f} times {case.peer}")
+            progress(f"{case.op}, {case.shape}, {case.length}, {case.mode}: {entry.ratio:.1f} times {case.peer}")
         return BenchmarkResult(threads=1, pairs=pairs, matrix_gflops=gflops, entries=entries, left_out=left_out)
     finally:
         torch.set_num_threads(threads)
