@@ -12,6 +12,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from lengthen.command_line import (
     DEFAULTS,
+    DIAGNOSIS_CHECKPOINT,
     Common,
     Progress,
     check_steps,
@@ -118,9 +119,13 @@ def diagnose(
     tokenizer: str | None = None,
     join: bool = False,
     segment: int | None = None,
+    remembrance: Annotated[bool, Parameter(negative="--no-remembrance")] = True,
+    drift: Annotated[bool, Parameter(negative="--no-drift")] = True,
+    patching: Annotated[bool, Parameter(negative="--no-patching")] = True,
+    resume: bool = False,
     common: Common = DEFAULTS,
 ) -> int:
-    """Show how far a model generalises past its training context, and where it breaks.
+    """Show how far a model generalises past its training context, where and why it breaks, and what to do.
 
     Example: lengthen diagnose ./my-mamba2 --data held-out.txt --train-context 2048 --max-length 131072
 
@@ -134,13 +139,19 @@ def diagnose(
         tokenizer: A tokenizer's directory or name, or "bytes" (the model's own unless said).
         join: Lay documents end to end where none is long enough.
         segment: Positions a call (chosen by device and n unless said).
+        remembrance: Measure how much the tokens before each of several starts still count.
+        drift: Compare the states with what training shows, and measure how long each head remembers.
+        patching: Where the model fails, find the layer and head that it comes from.
+        resume: Go on with an interrupted diagnosis in --out, to the same result.
     """
     prepare(common)
+    if resume and common.out is None:
+        raise InputError("--resume goes on with a diagnosis in a run folder; name it with --out.")
     from lengthen.diagnosis import diagnose as run
     from lengthen.diagnosis.diagnosing import FIELD_POSITIONS
     from lengthen.models import load, tokenizer_for
 
-    with run_folder(common.out, "diagnose", common), Progress(common) as progress:
+    with run_folder(common.out, "diagnose", common, resume=resume), Progress(common) as progress:
         result = run(
             load(model, dtype=common.dtype, device=device_of(common)),
             data,
@@ -151,6 +162,11 @@ def diagnose(
             tokenizer=tokenizer or tokenizer_for(model),
             join=join,
             segment=segment,
+            remembrance=remembrance,
+            drift=drift,
+            patching=patching,
+            checkpoint=None if common.out is None else common.out / DIAGNOSIS_CHECKPOINT,
+            resume=resume,
             seed=common.seed,
             name=model,
             progress=progress.single("diagnose"),

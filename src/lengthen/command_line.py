@@ -48,6 +48,8 @@ class Common:
 
 
 DEFAULTS = Common()
+DIAGNOSIS_CHECKPOINT = "diagnosis-checkpoint"
+"""The folder in a run folder where an interrupted diagnosis goes on."""
 
 
 def fail(message: str, code: int, error: BaseException | None, debug: bool) -> int:
@@ -147,7 +149,7 @@ def run_folder(out: Path | None, command: str, common: Common, *, resume: bool =
         yield
         return
     aside = out.with_name(f".{out.name}.replaced")
-    checkpointed = any(out.glob("checkpoint-*/complete.json"))
+    checkpointed = any(out.glob("checkpoint-*/complete.json")) or (out / DIAGNOSIS_CHECKPOINT).is_dir()
     if resume and common.overwrite:
         raise InputError(f"--resume goes on in {out} and --overwrite replaces it; give one of them.")
     if resume and checkpointed:

@@ -13,6 +13,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from lengthen.reporting.run_folder import arm_label
+from lengthen.reporting.state_tables import drift_table, patching_table, remembrance_table
 from lengthen.reporting.tabulation import Table, bucket_table, support_table, survey_table, table
 from lengthen.results import (
     CheckResult,
@@ -44,7 +45,12 @@ def _(result: Demonstration) -> None:
 def _(result: Diagnosis) -> None:
     _print(bucket_table(result))
     _print(table(result))
+    for found in (remembrance_table(result), drift_table(result), patching_table(result)):
+        if found is not None:
+            _print(found)
     print(result.verdict)
+    if result.recommendation is not None:
+        print(f"{result.recommendation.finding} {result.recommendation.advice}")
 
 
 @show.register
