@@ -1,0 +1,99 @@
+"""A diagnosis that was interrupted anywhere goes on to the identical result; another one is refused."""
+
+import numpy as np
+import pytest
+import torch
+
+from lengthen import diagnose
+from lengthen.diagnosis import checkpoint
+from lengthen.diagnosis.checkpoint import Checkpoint
+from lengthen.errors import InputError
+from lengthen.models import wrap
+from lengthen.models.tiny_models import TINY_MODELS, build_tiny_model
+from lengthen.streaming import generate
+
+T, LENGTH = 16, 1024
+
+
+@pytest.fixture(scope="module")
+def model():
+    return wrap(build_tiny_model(next(tiny for tiny in TINY_MODELS if tiny.title == "Mamba2")))
+
+
+@pytest.fixture(scope="module")
+def tokens(model):
+    """Windows that the model wrote from the zero state, so that it does worse with the state carried: it fails."""
+    first = torch.randint(64, (16 * LENGTH // T, 1), generator=torch.Generator().manual_seed(0))
+    written, _ = generate(model, first, T - 1)
+    windows = torch.cat([first, written], 1).view(16, LENGTH)
+    return torch.cat([windows, windows[:, :1]], 1).numpy()
+
+
+class Stopped(Exception):
+    pass
+
+
+class Recorded(list):
+    """What was told to be done, until an interruption."""
+
+    def __init__(self, stop_after=None):
+        self.stop_after = stop_after
+
+    def __call__(self, done, todo):
+        self.append(done)
+        if len(self) == self.stop_after:
+            raise Stopped
+
+
+def run(model, tokens, folder=None, **options):
+    return diagnose(model, tokens, train_context=T, segment=48, checkpoint=folder, **options)
+
+
+def test_an_interrupted_diagnosis_goes_on_to_the_identical_result(model, tokens, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
+    whole = run(model, tokens, progress=(told := Recorded()))
+    assert whole.remembrance and whole.drift and whole.patching
+    for count in range(3, len(told), 23):
+        folder = tmp_path / str(count)
+        with pytest.raises(Stopped):
+            run(model, tokens, folder, progress=Recorded(count))
+        found = run(model, tokens, folder, resume=True, progress=(again := Recorded()))
+        assert found.to_json() == whole.to_json() and not folder.exists()
+        assert again[0] >= min(told[count - 2], 2 * 16 * LENGTH), "of the two passes nothing is done again"
+    assert len(range(3, len(told), 23)) > 4
+
+
+def test_without_resume_it_starts_again(model, tokens, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
+    with pytest.raises(Stopped):
+        run(model, tokens, tmp_path / "c", progress=Recorded(20))
+    run(model, tokens, tmp_path / "c", progress=(again := Recorded()))
+    assert again[0] == 16 * T
+
+
+def test_a_checkpoint_of_another_diagnosis_is_refused(model, tokens, tmp_path):
+    with pytest.raises(Stopped):
+        run(model, tokens, tmp_path / "c", progress=Recorded(20))
+    with pytest.raises(InputError, match="seed"):
+        run(model, tokens, tmp_path / "c", resume=True, seed=1)
+    with pytest.raises(InputError, match="data"):
+        run(model, 63 - tokens, tmp_path / "c", resume=True)
+
+
+def test_a_hybrid_goes_on_too_from_the_start_of_a_pass(tokens, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
+    hybrid, short = wrap(build_tiny_model(next(tiny for tiny in TINY_MODELS if tiny.title == "Bamba"))), tokens[:, :129]
+    whole = run(hybrid, short, max_length=128)
+    with pytest.raises(Stopped):
+        run(hybrid, short, tmp_path / "c", max_length=128, progress=Recorded(4))
+    assert run(hybrid, short, tmp_path / "c", max_length=128, resume=True).to_json() == whole.to_json()
+
+
+def test_a_checkpoint_is_there_whole_or_not_at_all(tmp_path):
+    saved = Checkpoint(tmp_path / "c", {"a": 1})
+    saved.save("pass", 8, {"x": np.arange(3)}, {})
+    (tmp_path / "c" / ".pass-16").mkdir()  # what a run leaves that was stopped while it wrote
+    saved.save("pass", 9, {"x": np.arange(4)}, {})
+    found = Checkpoint(tmp_path / "c", {"a": 1}, resume=True).load("pass")
+    assert found.position == 9 and found.arrays["x"].tolist() == [0, 1, 2, 3]
+    assert [p.name for p in (tmp_path / "c").glob("pass-*")] == ["pass-9"]
