@@ -479,7 +479,9 @@ def bench(
                 if entry.ceiling_share is None
                 else f", {100 * entry.ceiling_share:.0f} % of the matrix product's rate"
             )
-            print(f"{entry.op} {entry.length} {entry.mode}: {entry.ratio:.1f} times {entry.peer}{less}{share}")
+            print(
+                f"{entry.op}, {entry.shape}, {entry.length} {entry.mode}: {entry.ratio:.1f} times {entry.peer}{less}{share}"
+            )
         for reason in result.left_out:
             print(f"left out: {reason}")
     return OK
