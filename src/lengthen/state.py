@@ -209,7 +209,10 @@ class RecurrentState:
 
     def zero_rows(self, mask: Tensor | Sequence[bool]) -> RecurrentState:
         """The same state with the rows where mask [B] is true set to zero (exactly, also over inf and NaN)."""
-        return self.zeros().where(mask, self)
+        chosen = torch.as_tensor(mask, dtype=torch.bool)
+        if chosen.shape != (self.rows,):
+            raise InputError(f"A row mask of shape {tuple(chosen.shape)} does not fit a state of {self.rows} rows.")
+        return self.map(lambda t, _: t.masked_fill(chosen.to(t.device).view(-1, *[1] * (t.dim() - 1)), 0))
 
     def with_weights(self, fingerprint: str | None) -> RecurrentState:
         """The same state, marked as made by the weights of this fingerprint."""

@@ -45,12 +45,14 @@ class StatePassing(Intervention):
                 f"zero_fraction {self.zero_fraction} of {rows.lanes} lanes is no lane at all; use at least "
                 f"{math.ceil(1 / self.zero_fraction)} rows a step, or set zero_fraction to 0."
             )
-        state = self.bank.get(as_lanes(rows.lane), zero)
+        lanes = as_lanes(rows.lane)
+        state = self.bank.get(lanes, zero)
         if state is zero:
             return zero
         from_zero = self._from_zero(rows)
         if from_zero.any():
             state = state.zero_rows(from_zero)
+            self.bank.swap(lanes, state)
         return state if self.window_state else state.without_window()
 
     def observe(self, rows: Rows, final_state: RecurrentState) -> None:
@@ -85,7 +87,10 @@ class TBPTT(Intervention):
         if rows.shuffled:
             raise InputError("TBPTT was given shuffled rows, which do not continue each other; train it on lanes.")
         state = self.bank.get(as_lanes(rows.lane), zero)
-        return state.zero_rows(rows.start.cpu()) if bool(rows.start.any()) else state
+        if bool(rows.start.any()):
+            state = state.zero_rows(rows.start.cpu())
+            self.bank.swap(as_lanes(rows.lane), state)
+        return state
 
     def observe(self, rows: Rows, final_state: RecurrentState) -> None:
         _keep(self.bank, rows, final_state, rows.start)

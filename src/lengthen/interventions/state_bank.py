@@ -58,6 +58,15 @@ class StateBank:
             self._rows[lane] = (kept, row)
             self._provenance[lane] = provenance[row] if provenance is not None else Provenance()
 
+    def swap(self, lanes: Sequence[int], state: RecurrentState) -> None:
+        """Keeps row i of the state in place of what lanes[i] has, so that a step holds one copy and not two.
+
+        Nothing where states are kept on another device, or a lane has none.
+        """
+        for row, lane in enumerate(lanes):
+            if lane in self._rows and self._rows[lane][0].device == state.device:
+                self._rows[lane] = (state, row)
+
     def get(self, lanes: Sequence[int], zero: RecurrentState) -> RecurrentState:
         """The states of these lanes on zero's device, zero's rows where a lane has none yet."""
         if not any(lane in self._rows for lane in lanes):
