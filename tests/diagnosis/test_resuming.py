@@ -1,16 +1,21 @@
 """A diagnosis that was interrupted anywhere goes on to the identical result; another one is refused."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
 from lengthen import diagnose
+from lengthen.cli import main
+from lengthen.command_line import DIAGNOSIS_CHECKPOINT
 from lengthen.diagnosis import checkpoint
 from lengthen.diagnosis.checkpoint import Checkpoint
 from lengthen.errors import InputError
 from lengthen.models import wrap
 from lengthen.models.tiny_models import TINY_MODELS, build_tiny_model
 from lengthen.streaming import generate
+from lengthen.training import Mamba2Recipe
 
 T, LENGTH = 16, 1024
 
@@ -53,14 +58,14 @@ def test_an_interrupted_diagnosis_goes_on_to_the_identical_result(model, tokens,
     monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
     whole = run(model, tokens, progress=(told := Recorded()))
     assert whole.remembrance and whole.drift and whole.patching
-    for count in range(3, len(told), 23):
+    for count in range(3, len(told), 21):
         folder = tmp_path / str(count)
         with pytest.raises(Stopped):
             run(model, tokens, folder, progress=Recorded(count))
         found = run(model, tokens, folder, resume=True, progress=(again := Recorded()))
         assert found.to_json() == whole.to_json() and not folder.exists()
         assert again[0] >= min(told[count - 2], 2 * 16 * LENGTH), "of the two passes nothing is done again"
-    assert len(range(3, len(told), 23)) > 4
+    assert len(range(3, len(told), 21)) > 4
 
 
 def test_without_resume_it_starts_again(model, tokens, tmp_path, monkeypatch):
@@ -97,3 +102,39 @@ def test_a_checkpoint_is_there_whole_or_not_at_all(tmp_path):
     found = Checkpoint(tmp_path / "c", {"a": 1}, resume=True).load("pass")
     assert found.position == 9 and found.arrays["x"].tolist() == [0, 1, 2, 3]
     assert [p.name for p in (tmp_path / "c").glob("pass-*")] == ["pass-9"]
+
+
+def test_the_command_goes_on_with_resume_alone(tmp_path, monkeypatch, capsys):
+    text, out = tmp_path / "text.txt", tmp_path / "run"
+    text.write_text("a text of its own, said again and again. " * 500)
+    Mamba2Recipe(width=16, layers=1, head_dim=8, state_size=8).build(seed=0).save_pretrained(tmp_path / "model")
+    command = [
+        "diagnose",
+        str(tmp_path / "model"),
+        "--data",
+        str(text),
+        "--train-context",
+        "16",
+        "--tokenizer",
+        "bytes",
+    ]
+
+    def called(*more):
+        with pytest.raises(SystemExit) as ended:
+            main([*command, "--max-length", "256", *map(str, more)])
+        return ended.value.code, capsys.readouterr()
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lengthen.diagnosis.diagnosing.effective_remembrance", interrupt)
+        assert called("--out", out)[0] == 130
+    assert (out / DIAGNOSIS_CHECKPOINT).is_dir()
+    code, said = called("--out", out)
+    assert code == 2 and "--resume" in said.err
+    code, said = called("--out", out, "--resume", "--json")
+    whole, again = json.loads(said.out), json.loads(called("--out", tmp_path / "other", "--json")[1].out)
+    assert code == 0 and whole == again and not (out / DIAGNOSIS_CHECKPOINT).exists()
+    code, said = called("--resume")
+    assert code == 2 and "--out" in said.err
