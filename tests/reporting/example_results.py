@@ -78,6 +78,9 @@ def diagnosis(name: str = "before", severity: float = 3.2, *, layers: int = LAYE
         around,
         states,
         sequences=sequences(buckets),
+        generalisation_length=192 if fails else 4096,
+        far_over_own_reset=far / 5.42,
+        far_over_own_reset_stderr=far / 5.42 / 20,
         remembrance=remembrance(severity),
         drift=drift(severity, layers),
         patching=patching(severity, layers) if fails else None,
@@ -99,7 +102,7 @@ def remembrance(severity: float) -> Remembrance:
     points = [
         RemembrancePoint(end, start, min(0.9, (start / end) ** (1 + 8 / (1 + severity))), 0.01, N)
         for end in (1024, 4096)
-        for start in range(0, end, end // 8)
+        for start in (0, *(end - (1 << k) for k in reversed(range(0, end.bit_length() - 1, 2))))
     ]
     return Remembrance(points, 123456, 7890)
 

@@ -1,6 +1,6 @@
 """Colours: told apart with any kind of colour vision, and seen on their ground."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -52,6 +52,13 @@ def test_colours_are_told_apart(theme, vision):
 def test_everything_is_seen_on_its_ground(theme):
     assert all(contrast(c, theme.ground) >= 3 for c in theme.colours), "3 to 1 is WCAG's for graphics"
     assert contrast(theme.ink, theme.ground) >= 7 and contrast(theme.muted, theme.ground) >= 4.5
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=lambda t: t.name)
+def test_the_steps_of_a_ramp_go_away_from_the_ground_in_lightness(theme):
+    for vision in VISION.values():
+        away = [abs(oklab(vision @ linear(c))[0] - oklab(vision @ linear(theme.ground))[0]) for c in theme.ramp]
+        assert all(b - a > 0.05 for a, b in pairwise(away))
 
 
 def test_a_colour_that_returns_has_another_shape():

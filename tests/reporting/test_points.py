@@ -61,7 +61,7 @@ def test_every_figure_of_a_demonstration_has_its_points():
     assert made["certificate"].points == ARMS * BUCKETS, "four arms after, before and control"
     assert made["loss-by-position"].points == ARMS * BUCKETS
     assert drawn(made["loss-by-position"].spec) == (ARMS + 2) * BUCKETS, "six arms and two reset baselines"
-    assert made["remembrance"].points == drawn(made["remembrance"].spec) == ARMS * 2 * 8
+    assert made["remembrance"].points == drawn(made["remembrance"].spec) == ARMS * (6 + 7)
     assert made["state-drift"].points == CUTS * LAYERS and drawn(made["state-drift"].spec) == ARMS * CUTS * LAYERS
     assert len(made["state-drift"].rows) == ARMS * CUTS * LAYERS * (1 + HEADS)
     assert made["state-statistics"].points == drawn(made["state-statistics"].spec) == ARMS * CUTS

@@ -4,10 +4,11 @@ import dataclasses
 import math
 
 import pytest
-from example_results import SEVERITY, T, check, demonstration, diagnosis, training
+from example_results import HOSTILE, SEVERITY, T, certificate, check, comparison, demonstration, diagnosis, training
 
-from lengthen.reporting import bucket_table, positions_table, survey_table, table, terminal
+from lengthen.reporting import bucket_table, certificate_markdown, positions_table, survey_table, table, terminal
 from lengthen.reporting.numbers import NONE, change, number, ratio, short, with_error
+from lengthen.reporting.state_tables import drift_table, patching_table, remembrance_table
 from lengthen.results import Result
 
 
@@ -52,7 +53,9 @@ def test_arms():
 
 def test_positions_of_several_diagnoses_share_their_columns():
     one, other = diagnosis("one"), diagnosis("other", 0)
-    other = dataclasses.replace(other, positions=other.positions[:2], far=None, break_point=None)
+    other = dataclasses.replace(
+        other, positions=other.positions[:2], far_over_own_reset=None, generalisation_length=None, break_point=None
+    )
     shown = positions_table({"one": one, "other": other})
     assert shown.columns == [
         "model",
@@ -62,10 +65,11 @@ def test_positions_of_several_diagnoses_share_their_columns():
         "at 1,024",
         "at 4,096",
         "far / own reset",
+        "holds up to",
         "break point",
     ]
-    assert shown.rows[0][-2:] == ["24.5", "256"]
-    assert shown.rows[1][2:] == ["5.08 ± 0.20", "5.34 ± 0.20", NONE, NONE, NONE, "none"]
+    assert shown.rows[0][-3:] == ["24.5 ± 1.2", "192", "256"]
+    assert shown.rows[1][2:] == ["5.08 ± 0.20", "5.34 ± 0.20", NONE, NONE, NONE, NONE, "none"]
     undecided = dataclasses.replace(one, break_point=None, fails=None)
     assert table(undecided).rows[0][-1] == NONE, "no verdict is not the same as no break point"
 
@@ -74,6 +78,48 @@ def test_buckets():
     shown = bucket_table(diagnosis())
     assert len(shown.rows) == len(diagnosis().buckets)
     assert shown.rows[-1] == ["3,072 to 4,096", "109 ± 38", "5.42 ± 0.11", "+1,904 ± 668 %"]
+
+
+def test_losses_that_are_not_cross_entropy_are_told_as_they_are():
+    frames = dataclasses.replace(diagnosis(), loss="mean squared error")
+    last = frames.buckets[-1]
+    assert bucket_table(frames).rows[-1][1:] == [
+        with_error(last.loss, last.stderr),
+        with_error(last.own_reset_loss, last.own_reset_stderr),
+        with_error(last.excess, last.excess_stderr),
+    ]
+    assert table(frames).title == "Mean squared error at chosen positions"
+    mixed = positions_table({"a": frames, "b": diagnosis()})
+    assert mixed.title == "Mean squared error or perplexity at chosen positions"
+
+
+def test_what_was_found_about_the_state():
+    remembered = remembrance_table(diagnosis("a", 0))
+    assert remembered.columns == ["last tokens kept", "of 1,024", "of 4,096"]
+    assert [row[0] for row in remembered.rows] == ["1", "4", "16", "64", "256", "1,024"]
+    assert remembered.rows[-1][1:] == [NONE, "0.075 ± 0.010"]
+    outside = drift_table(diagnosis())
+    assert outside.columns[:2] == ["layer", "at 64"] and [row[0] for row in outside.rows] == ["layer 0", "layer 1"]
+    assert outside.rows[0][1] == "0 of 4" and outside.rows[0][-1] == "4 of 4"
+    patched = patching_table(diagnosis())
+    assert patched.rows[0] == ["layer 0", "+90.0 % ± 3.0"] and patched.rows[2][0] == "layer 0, head 3"
+    bare = dataclasses.replace(diagnosis(), remembrance=None, drift=None, patching=None)
+    assert [f(bare) for f in (remembrance_table, drift_table, patching_table)] == [None, None, None]
+
+
+def test_a_certificate_as_table_and_markdown():
+    shown = table(certificate())
+    assert shown.rows[0] == ["far: 2,048 to 4,096", "before", "before reset", "+1,500 %", "+1,453 % to +1,549 %"]
+    assert shown.rows[-1] == ["far: 2,048 to 4,096", "after", "control reset", "+0.0 %", "-3.0 % to +3.0 %"]
+    assert table(dataclasses.replace(certificate(), loss="mean squared error")).note.startswith(
+        "By how much the mean sq"
+    )
+    few = dataclasses.replace(certificate().differences[0], change_low=None, change_high=None)
+    assert table(dataclasses.replace(certificate(), differences=[few])).rows[0][-1] == NONE
+    card = certificate_markdown(dataclasses.replace(certificate(), after="a `b`\n# c | d"))
+    lines = [line for line in card.splitlines() if line.startswith("|")]
+    assert [line.count("|") for line in lines] == [6] * (2 + len(shown.rows)) and certificate().verdict in card
+    assert "after: `` a `b` # c | d ``" in card and "\n# " not in card, "a name cannot become markup"
 
 
 def test_training_and_checks():
@@ -94,11 +140,12 @@ def test_a_result_without_a_table_is_a_type_error():
 
 def test_terminal_shows_the_same_strings(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
-    for result in (demonstration(), diagnosis("[red]model"), training(), check()):
+    for result in (demonstration(), diagnosis("[red]model"), training(), check(), comparison()):
         terminal.show(result)
     shown = capsys.readouterr().out
     assert "[red]model" in shown, "a name is not markup"
     assert demonstration().caveat in shown and diagnosis().verdict in shown
+    assert certificate().verdict in shown and f"No certificate: {comparison().unpaired[HOSTILE]}" in shown
     for name in SEVERITY:
         assert ("TBPTT" if name == "tbptt" else name.replace("_", " ")) in shown
     assert all(cell in shown for row in table(demonstration()).rows for cell in row)

@@ -95,7 +95,7 @@ def loss_by_position_figure(findings: Findings) -> Figure | None:
 
 
 def remembrance_figure(findings: Findings) -> Figure | None:
-    """Effective remembrance against how many tokens are dropped, a panel per end."""
+    """Effective remembrance against how many of the last tokens are kept, a panel per end."""
     rows = remembrance_points(findings)
     if not rows:
         return None
@@ -104,14 +104,13 @@ def remembrance_figure(findings: Findings) -> Figure | None:
     wide = len(panels) == 1
     tooltip = [
         shown("series", "curve"),
-        alt.Tooltip("end:Q", title="predicting after", format=",d"),
-        alt.Tooltip("start:Q", title="first tokens dropped", format=",d"),
+        alt.Tooltip("kept:Q", title="last tokens kept", format=",d"),
+        alt.Tooltip("end:Q", title="of", format=",d"),
         shown("told", "total variation"),
         shown("sequences", "sequences"),
     ]
-    x = alt.X(
-        "start:Q", title="first tokens dropped", axis=alt.Axis(format=",d", tickCount=5), scale=alt.Scale(nice=False)
-    )
+    scale = alt.Scale(type="log", base=2, nice=False)
+    x = alt.X("kept:Q", title="last tokens kept", axis=alt.Axis(format=",d", tickCount=8), scale=scale)
     y = alt.Y("value:Q", title="total variation", scale=alt.Scale(domainMin=0))
     base = alt.Chart().transform_filter(SHOWN)
     chart = alt.layer(
@@ -123,9 +122,9 @@ def remembrance_figure(findings: Findings) -> Figure | None:
     )
     faceted = facet(chart, rows, panels, wide=wide)
     caption = (
-        "Effective remembrance: how far the prediction of the next token moves when the first tokens are dropped and the "
-        "rest is read from a zero state. 0: they do not matter; 1: nothing is left of the prediction. A healthy model's "
-        "curve is low and rises towards the end; one that stays high depends on a past it cannot have been trained on. "
+        "Effective remembrance: how far the prediction of the next token moves when only the last tokens are read, from a "
+        "zero state, instead of all. 0: what was dropped does not matter; 1: nothing is left of the prediction. A healthy "
+        "curve falls to 0 well before all are kept; one that stays high depends on a past that training cannot have shown. "
         "Bands: 2 standard errors to either side."
     )
     return figure(

@@ -59,7 +59,7 @@ def _advice(recommendation: Recommendation | None) -> Markup:
     """What to do, with the facts and the rule that it follows from."""
     if recommendation is None:
         return Markup("")
-    reason = tag("span", f"{recommendation.finding} (Rule: {recommendation.rule}.)", class_="reason")
+    reason = tag("span", f"{recommendation.finding} (Rule: {recommendation.rule.replace('_', ' ')}.)", class_="reason")
     return tag("p", tag("b", "What to do: "), recommendation.advice, " ", reason, class_="advice")
 
 

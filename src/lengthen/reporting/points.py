@@ -76,7 +76,7 @@ def remembrance_points(findings: Findings) -> list[Row]:
             "entry": name,
             "panel": f"{p.end:,} tokens",
             "end": p.end,
-            "start": p.start,
+            "kept": p.end - p.start,
             "value": p.mean,
             "low": finite(max(0.0, p.mean - BAND * p.stderr)),
             "high": finite(min(1.0, p.mean + BAND * p.stderr)),

@@ -9,23 +9,23 @@ from lengthen.results import Diagnosis
 
 
 def remembrance_table(diagnosis: Diagnosis) -> Table | None:
-    """Effective remembrance, a row per number of tokens dropped and a column per end."""
+    """Effective remembrance, a row per number of last tokens kept and a column per end."""
     if diagnosis.remembrance is None:
         return None
-    points = {(p.start, p.end): p for p in diagnosis.remembrance.points}
-    starts, ends = sorted({start for start, _ in points}), sorted({end for _, end in points})
+    points = {(p.end - p.start, p.end): p for p in diagnosis.remembrance.points if p.start > 0}
+    ends = sorted({end for _, end in points})
     rows = [
         [
-            f"{start:,}",
-            *(with_error(p.mean, p.stderr) if (p := points.get((start, end))) else number(None) for end in ends),
+            f"{kept:,}",
+            *(with_error(p.mean, p.stderr) if (p := points.get((kept, end))) else number(None) for end in ends),
         ]
-        for start in starts
+        for kept in sorted({kept for kept, _ in points})
     ]
     note = (
-        "Total variation between the predictions of the next token with and without the first tokens, ± its standard "
-        "error: 0, they do not matter; 1, nothing is left of the prediction."
+        "Effective remembrance: total variation between the predictions of the next token from all tokens and from the "
+        "last ones alone, ± its standard error. 0: what was dropped does not matter; 1: nothing is left of the prediction."
     )
-    columns = ["tokens dropped", *(f"after {end:,}" for end in ends)]
+    columns = ["last tokens kept", *(f"of {end:,}" for end in ends)]
     return Table("What still counts of the past", columns, rows, frozenset(), note)
 
 

@@ -7,7 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
 
-from lengthen.reporting.numbers import NONE, change, number, percent, percents, perplexity_of, ratio, short, with_error
+from lengthen.reporting.numbers import (
+    NONE,
+    change,
+    number,
+    percent,
+    percents,
+    ratio,
+    short,
+    told_as,
+    value_of,
+    with_error,
+)
 from lengthen.reporting.run_folder import arm_label
 from lengthen.results import (
     Certificate,
@@ -111,7 +122,7 @@ def certificate_table(certificate: Certificate) -> Table:
         ]
         for d in certificate.differences
     ]
-    named = "perplexity" if certificate.loss == "cross-entropy" else certificate.loss
+    named = told_as(certificate.loss)
     note = (
         f"By how much the {named} of one lies above that of the other, paired over {certificate.n} sequences. In context: "
         "positions below the training context from a zero state; else with the state carried, against a run or a reset "
@@ -122,36 +133,60 @@ def certificate_table(certificate: Certificate) -> Table:
 
 
 def positions_table(diagnoses: Mapping[str, Diagnosis]) -> Table:
-    """Perplexity at the positions asked for, a row per diagnosis."""
+    """Perplexity (or another loss) at the positions asked for and how far it holds, a row per diagnosis."""
     positions = sorted({p.position for d in diagnoses.values() for p in d.positions})
     rows = []
     for name, d in diagnoses.items():
         found = {p.position: with_error(p.perplexity, p.stderr) for p in d.positions}
-        far = None if d.far is None or not d.own_reset else d.far / d.own_reset
-        point = f"{d.break_point:,}" if d.break_point is not None else "none" if d.fails is False else number(None)
-        rows.append([name, number(d.in_context), *(found.get(p, number(None)) for p in positions), ratio(far), point])
-    columns = ["model", "in context", *(f"at {p:,}" for p in positions), "far / own reset", "break point"]
+        rows.append(
+            [
+                name,
+                with_error(d.in_context, d.in_context_stderr),
+                *(found.get(p, number(None)) for p in positions),
+                with_error(d.far_over_own_reset, d.far_over_own_reset_stderr),
+                number(None) if d.generalisation_length is None else f"{d.generalisation_length:,}",
+                f"{d.break_point:,}" if d.break_point is not None else "none" if d.fails is False else number(None),
+            ]
+        )
+    columns = [
+        "model",
+        "in context",
+        *(f"at {p:,}" for p in positions),
+        "far / own reset",
+        "holds up to",
+        "break point",
+    ]
+    named = " or ".join(dict.fromkeys(told_as(d.loss) for d in diagnoses.values()))
+    named = f"{named[0].upper()}{named[1:]}"
     note = (
-        "Perplexity with the state carried, ± its standard error: in context, over positions below the training context; "
-        "at a position, over the eighth before it. Far / own reset: over positions 32 to 64 training contexts, against the same weights with the "
-        "state zeroed every training context."
+        f"{named} with the state carried, ± its standard error: in context, over positions below the training context; "
+        "at a position, over the eighth before it. Far / own reset: over positions 32 to 64 training contexts, against the "
+        "same weights with the state zeroed every training context. Holds up to: the last position up to which it stays "
+        "within 2 % of that."
     )
-    return Table("Perplexity at chosen positions", columns, rows, note=note)
+    return Table(f"{named} at chosen positions", columns, rows, note=note)
 
 
 def bucket_table(diagnosis: Diagnosis) -> Table:
-    """Perplexity over each range of positions, carried and reset, with the paired excess."""
+    """Perplexity (or another loss) over each range of positions, carried and reset, with the paired excess."""
+    named = told_as(diagnosis.loss)
+
+    def told(loss: float, stderr: float) -> str:
+        value = value_of(loss, diagnosis.loss)
+        return with_error(value, value * stderr if named == "perplexity" else stderr)
+
     rows = [
         [
             f"{b.start:,} to {b.end:,}",
-            with_error(perplexity_of(b.loss), perplexity_of(b.loss) * b.stderr),
-            with_error(perplexity_of(b.own_reset_loss), perplexity_of(b.own_reset_loss) * b.own_reset_stderr),
-            change(b.excess, b.excess_stderr),
+            told(b.loss, b.stderr),
+            told(b.own_reset_loss, b.own_reset_stderr),
+            change(b.excess, b.excess_stderr) if named == "perplexity" else with_error(b.excess, b.excess_stderr),
         ]
         for b in diagnosis.buckets
     ]
     note = (
-        f"{diagnosis.n} sequences, ± the standard error over them. Excess: carried over reset, on the same sequences."
+        f"{named[0].upper()}{named[1:]} over {diagnosis.n} sequences, ± the standard error over them. Excess: carried over "
+        "reset, on the same sequences."
     )
     return Table("Ranges of positions", ["positions", "carried", "own reset", "excess"], rows, note=note)
 
