@@ -114,7 +114,7 @@ def drift(severity: float, layers: int) -> Drift:
         for p in (T << k for k in range(7))
         for layer in range(layers)
         for head in range(HEADS)
-        for distance in [0.2 + severity * (p / T - 1) * (1 + head) / (64 * (1 + 2 * layer))]
+        for distance in [0.2 + severity * (p / T - 1) * (1 + head) / (5 * (1 + 2 * layer))]
     ]
     forgetting = [
         Forgetting(f"backbone.layers.{layer}.mixer", "ssm", head, tokens, 2.0, 4)

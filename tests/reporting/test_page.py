@@ -132,7 +132,10 @@ def test_a_demonstration_says_what_it_is_and_judges_every_arm(page):
         "Parity",
         "Configuration",
     ]
-    assert RECOMMENDED.advice in "".join(text["p"]) and RECOMMENDED.finding in "".join(text["span"])
+    assert "".join(text["p"]).count(RECOMMENDED.advice) == 2, (
+        "of the model before, and of the one beside the demonstration"
+    )
+    assert RECOMMENDED.finding in "".join(text["span"])
     assert all(c.verdict in text["span"] for c in demonstration().certificates)
 
 

@@ -145,10 +145,10 @@ def test_a_layers_cell_is_its_farthest_head():
     assert of_layer[0]["band"] == "within" and of_layer[-1]["band"] == BEYOND
     own = {r["row"]: r["band"] for r in rows if (r["layer"], r["position"]) == ("layer 0", 4096)}
     assert list(own) == [f"head {i}" for i in range(HEADS)] and own["head 3"] == of_layer[-1]["band"]
-    assert [band(times) for times in (1, 1.01, 16, 17, math.inf)] == [
+    assert [band(times) for times in (1, 1.01, 256, 257, math.inf)] == [
         "within",
-        "up to 2 ×",
-        "up to 16 ×",
+        "up to 4 ×",
+        "up to 256 ×",
         BEYOND,
         BEYOND,
     ]

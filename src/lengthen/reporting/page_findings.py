@@ -9,7 +9,7 @@ from lengthen.reporting.model_card import certificate_markdown
 from lengthen.reporting.page_figures import figure_element
 from lengthen.reporting.page_tables import details, table_element
 from lengthen.reporting.points import series_of
-from lengthen.reporting.run_folder import Findings
+from lengthen.reporting.run_folder import Findings, arm_label
 from lengthen.reporting.tabulation import table
 from lengthen.results import CheckResult, Diagnosis, Recommendation
 
@@ -17,8 +17,9 @@ from lengthen.results import CheckResult, Diagnosis, Recommendation
 def verdicts(findings: Findings) -> Markup:
     """What was found, a sentence for each, and what a demonstration is not."""
     names = series_of(findings)
+    arms = findings.arms() - {arm_label("before")}  # which have done what was advised
     items = [
-        _verdict(_status_of(d), name, d.verdict, names.index(name), _advice(d.recommendation))
+        _verdict(_status_of(d), name, d.verdict, names.index(name), "" if name in arms else _advice(d.recommendation))
         for name, d in findings.diagnoses.items()
     ]
     checks = list(findings.checks.values())
@@ -59,7 +60,8 @@ def _advice(recommendation: Recommendation | None) -> Markup:
     """What to do, with the facts and the rule that it follows from."""
     if recommendation is None:
         return Markup("")
-    reason = tag("span", f"{recommendation.finding} (Rule: {recommendation.rule.replace('_', ' ')}.)", class_="reason")
+    rule = recommendation.rule.replace("_", " ")
+    reason = tag("span", f"Because: {recommendation.finding} (Rule “{rule}”.)", class_="reason")
     return tag("p", tag("b", "What to do: "), recommendation.advice, " ", reason, class_="advice")
 
 

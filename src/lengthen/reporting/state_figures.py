@@ -147,16 +147,18 @@ def forgetting_figure(findings: Findings) -> Figure | None:
     tooltip = [shown("series", "run"), shown("layer", "layer"), shown("head", "head"), shown("told", "tokens")]
     x = alt.X("tokens:Q", title="tokens until 1/e is left", scale=alt.Scale(type="log", padding=12, nice=False))
     y = alt.Y("layer:N", title=None, sort=layers, axis=alt.Axis(grid=True, domain=False, labelLimit=120))
+    drawn = list(dict.fromkeys(r["series"] for r in rows))
+    beside = alt.YOffset("series:N", scale=alt.Scale(domain=drawn))
     base = alt.Chart().transform_filter(SHOWN)
     once = base.transform_aggregate(count="count()", groupby=["train_context"]).encode(x=alt.X("train_context:Q"))
     chart = alt.layer(
         once.mark_rule(style="training-context"),
         once.mark_text(style="training-context-label", text="training context", align="left", dx=5, dy=6, y=0),
-        base.mark_point(**POINT | {"opacity": 0.8}).encode(
-            x=x, y=y, color=colour(names), shape=shape(names), tooltip=tooltip
+        base.mark_point(**POINT).encode(
+            x=x, y=y, yOffset=beside, color=colour(names), shape=shape(names), tooltip=tooltip
         ),
         data=alt.Data(values=rows),
-    ).properties(width=WIDTH, height=max(90, 34 * len(layers)))
+    ).properties(width=WIDTH, height=max(90, (16 + 10 * len(drawn)) * len(layers)))
     every = sum(len(d.drift.forgetting) for d in findings.diagnoses.values() if d.drift)
     never = f" {every - len(rows)} heads do not decay within a usable measure." if every > len(rows) else ""
     caption = (

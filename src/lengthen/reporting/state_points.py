@@ -17,8 +17,8 @@ from lengthen.results import HeadDrift, Patch
 ALL = "all"
 """The choice of all layers, or of all heads of one."""
 STATISTICS = {"std": "standard deviation", "norm": "norm", "largest": "largest entry"}
-BANDS = ((1, "within"), (2, "up to 2 ×"), (4, "up to 4 ×"), (8, "up to 8 ×"), (16, "up to 16 ×"))
-BEYOND = "over 16 ×"
+BANDS = ((1, "within"), (4, "up to 4 ×"), (16, "up to 16 ×"), (64, "up to 64 ×"), (256, "up to 256 ×"))
+BEYOND = "over 256 ×"
 """How far a head is outside: its distance as a multiple of the limit."""
 SHARES = 12
 """Layers, and heads, of a patching that are drawn."""
