@@ -31,7 +31,8 @@ for name, case in json.loads((folder / "cases.json").read_text()).items():
         observe(rows, final_state)
 
     intervention.observe = watching
-    record = post_train(model(), corpus(), intervention=intervention, out=folder / name, **case)
+    watch = corpus() if case.pop("watched", False) else None
+    record = post_train(model(), corpus(), intervention=intervention, out=folder / name, watch=watch, **case)
     if rank == 0:
         found = {"losses": record.losses, "dtypes": sorted(dtypes)}
         (folder / f"{name}.json").write_text(json.dumps(found))

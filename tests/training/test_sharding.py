@@ -7,8 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from lengthen import post_train
 from tests.training.launching import finish, start
-from tests.training.matrix_cases import RUN, model
+from tests.training.matrix_cases import RUN, corpus, model
 from tests.training.test_matrix import INTERVENTIONS, distance, plain
 
 SHARDED = {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": ["Mamba2Block"]}}
@@ -17,6 +18,7 @@ WAYS = {
     "fsdp2": ({"config": SHARDED, "save_steps": 2}, 1e-3),
     "fsdp2 bf16": ({"config": {"bf16": True, **SHARDED}}, 0.3),
 }
+WATCHED = {**RUN, "train_context": 4, "intervention": "state-passing", "watch_steps": 2}
 __all__ = ["plain"]
 
 
@@ -29,6 +31,7 @@ def trained(tmp_path_factory):
         for name in INTERVENTIONS
         for way, (options, _) in WAYS.items()
     }
+    cases |= {f"watched {way}": {**WATCHED, "watched": True, **options} for way, (options, _) in WAYS.items()}
     cases["resumed"] = {**cases["tbptt fsdp2"], "resume": True, "checkpoint": "tbptt fsdp2/checkpoint-2"}
     (folder / "cases.json").write_text(json.dumps(cases))
     said = finish(start([sys.executable, "-m", "tests.training.matrix_worker", str(folder)], None))
@@ -43,6 +46,17 @@ def test_two_processes_learn_what_one_does(trained, plain, intervention, way):
     found = json.loads((trained / f"{intervention} {way}.json").read_text())
     assert distance(found["losses"], losses) < share * effect
     assert found["dtypes"] == ["torch.float32"]  # also inside a bf16 unit
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp2"])
+def test_probes_find_the_same(trained, tmp_path, way):
+    post_train(model(), corpus(), out=tmp_path, watch=corpus(), **WATCHED)
+    one, two = (
+        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines() if "far_loss" in line]
+        for folder in (tmp_path, trained / f"watched {way}")
+    )
+    assert [line["step"] for line in one] == [2, 4]
+    assert all(a == pytest.approx(b, rel=1e-4) for a, b in zip(one, two, strict=True))
 
 
 def test_a_sharded_run_resumes_and_its_model_is_the_library_s(trained):
