@@ -15,8 +15,12 @@ PACKAGED = Path(str(files("lengthen") / "assets" / "families.json"))
 
 
 def test_the_packaged_table_names_every_layer_class_of_the_families():
-    listed = {layer for row in SupportTable.load(PACKAGED).classes for layer in row.layers}
-    assert {layer for kind in families.KINDS.values() for layer in kind.layers} <= listed
+    table = SupportTable.load(PACKAGED)
+    refused = {"transformers.models.qwen4_exp.modeling_qwen4_exp.Qwen4ExpTextGatedDeltaNet"}  # for its attention
+    assert "Qwen4ExpForCausalLM" in table.refused
+    listed = {layer for row in table.classes for layer in row.layers}
+    layers = {layer for kind in families.KINDS.values() for layer in kind.layers}
+    assert {layer for layer in layers if layer.split(".")[0] in ("transformers", "fla", "torch")} <= listed | refused
 
 
 def test_every_packaged_property_was_verified():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 
 import torch
 from torch import nn
@@ -39,8 +41,9 @@ def verify_support(
 ) -> SupportTable:
     """Builds every class of the installed libraries small, and checks it.
 
-    A property that is not a module's to have (gradient checkpointing of a bare layer) is left out. A class with several tiny models has a property where all of them have it. A class that wrap() refuses is listed
-    with its sentence.
+    A property that is not a module's to have (gradient checkpointing of a bare layer) is left out. A class with several
+    tiny models has a property where all of them have it. A class that wrap() or the gate refuses is listed with its
+    sentence.
     """
     present = [tiny for tiny in tiny_models if tiny.installed]
     rows: dict[str, SupportedClass] = {}
@@ -65,7 +68,14 @@ def verify_support(
             module = nn.Sequential(nn.Linear(5, 6), layer(6, 12, num_layers=2, batch_first=True))
         title = f"nn.{layer.__name__}"
         rows[title] = _row(wrap(module), "torch", title, check(module, inputs=torch.randn(1, 2, 5), seed=seed))
-    return SupportTable(list(rows.values()), refused, versions())
+    return SupportTable(list(rows.values()), refused, _library_versions())
+
+
+def _library_versions() -> dict[str, str]:
+    found = {name: versions()[name] for name in ("torch", "transformers")}
+    with contextlib.suppress(PackageNotFoundError):
+        found["fla"] = version("flash-linear-attention")
+    return found
 
 
 def _row(wrapped: nn.Module, library: str, title: str, result: CheckResult) -> SupportedClass:

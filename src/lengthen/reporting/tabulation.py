@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -223,24 +224,28 @@ def survey_table(checks: Sequence[CheckResult]) -> Table:
 
 
 def support_table(found: SupportTable) -> Table:
-    """Which classes are supported: a row per class, a mark per verified property."""
+    """Which classes are supported: a row per class under its family and library, a mark per verified property."""
     names = list(dict.fromkeys(name for c in found.classes for name in c.verified))
-    rows = [
-        [
-            c.library,
-            c.model,
-            c.family,
-            ", ".join(c.kernels),
-            *("yes" if c.verified.get(name) else "NO" if name in c.verified else NONE for name in names),
-        ]
-        for c in found.classes
-    ]
-    columns = ["library", "class", "family", "kernel", *names]
-    libraries = ", ".join(f"{name} {version}" for name, version in found.versions.items() if name != "python")
+    rows: list[list[str]] = []
+    for group, classes in itertools.groupby(
+        sorted(found.classes, key=lambda c: c.family), lambda c: f"{c.family} ({c.library})"
+    ):
+        rows.append([group, *("" for _ in names)])
+        for c in classes:
+            marks = ("yes" if c.verified.get(name) else "NO" if name in c.verified else NONE for name in names)
+            rows.append([f"  {c.model.removesuffix('ForCausalLM')}", *marks])
+    kernels: dict[str, dict[str, None]] = {}
+    for c in found.classes:
+        kernels.setdefault(c.family, {}).update(dict.fromkeys(c.kernels))
+    libraries = ", ".join(f"{name} {version}" for name, version in found.versions.items())
     note = (
-        f"Verified on tiny random models with {libraries}: one run = segments = token by token, from any initial state."
+        f"Verified on tiny random models with {libraries}. initial state: one run = segments = token by token, from zero "
+        "and any other state. gradients: into and out of the state. checkpointing, padding, packing: as without.\nKernels: "
+        + "; ".join(f"{family} {', '.join(kernels[family])}" for family in sorted(kernels))
+        + "."
     )
-    return Table("Supported classes", columns, rows, frozenset(range(len(columns))), note)
+    columns = ["family, class", *(name.split()[-1] for name in names)]
+    return Table("Supported classes", columns, rows, note=note)
 
 
 def last_loss(record: TrainingRecord) -> float | None:

@@ -66,8 +66,8 @@ def _(result: Comparison) -> None:
 @show.register
 def _(result: SupportTable) -> None:
     _print(support_table(result))
-    for name, why in result.refused.items():
-        print(f"Refused: {name}. {why}")
+    for why in result.refused.values():
+        print(f"Refused: {why}")
 
 
 @show.register
