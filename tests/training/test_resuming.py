@@ -278,3 +278,31 @@ def test_checkpoints_need_a_place_and_a_pace(plays, tmp_path):
         train(None, plays[0])
     with pytest.raises(InputError, match="between two checkpoints are 0"):
         train(tmp_path, plays[0], save_steps=0)
+
+
+def test_the_command_s_own_words(capsys, tmp_path):
+    """--resume begins where nothing is there and says so; then it goes on, also from a run that is done."""
+    from lengthen.cli import main
+
+    tiny_mamba2().save_pretrained(tmp_path / "model")
+    (tmp_path / "text.txt").write_text("a line that goes on and on; " * 90)
+    options = ["--data", tmp_path / "text.txt", "--train-context", 16, "--steps", 3, "--save-steps", 2]
+
+    def run(*more):
+        with pytest.raises(SystemExit) as exit_:
+            main([str(a) for a in ("post-train", tmp_path / "model", *options, "--out", tmp_path / "run", *more)])
+        said = capsys.readouterr()
+        return exit_.value.code, said.out, said.err
+
+    capsys.readouterr()  # what saving the model said
+    code, out, err = run("--resume", "--json")
+    assert code == 0 and err.count("\n") == 1 and "no checkpoint to resume from; the run begins afresh" in err
+    before = remains(tmp_path / "run")
+    again = run("--resume", "--json")
+    assert again[0] == 0 and again[2] == "" and json.loads(again[1])["losses"] == json.loads(out)["losses"]
+    assert_same(remains(tmp_path / "run"), before)
+    for more, words in (((), "go on with --resume"), (("--resume", "--overwrite"), "give one of them")):
+        code, _, err = run(*more)
+        assert code == 2 and words in err
+    assert_same(remains(tmp_path / "run"), before)
+    assert run("--overwrite")[0] == 0
