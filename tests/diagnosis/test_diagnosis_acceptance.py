@@ -121,3 +121,16 @@ def test_patching_names_the_one_slow_layer_of_four(depth, plays):
     )
     assert found.patches[0].layer == f"backbone.layers.{depth}.mixer"
     assert found.patches[0].share > 0.8 > 0.2 > found.patches[1].share
+
+
+def test_a_context_too_short_is_told_and_state_passing_at_it_does_not_help(plays):
+    """Four tokens, and heads that remember ten thousand."""
+    corpus, held_out = plays
+    recipe = Mamba2Recipe(layers=1, decay_range=(2e-5, 5e-4))
+    model, _ = pretrain(corpus, train_context=4, rows=256, recipe=recipe)
+    tokens = HeldOutSequences(held_out, length=32_768, count=16)
+    before = diagnose(model, tokens, train_context=4, max_length=32_768)
+    run_training(model, corpus, StatePassing(), Optimisation(steps=500, rows=256, learning_rate=3e-3), train_context=4)
+    after = diagnose(model, tokens, train_context=4, max_length=32_768)
+    print(f"{before.recommendation.finding} {before.recommendation.advice} Afterwards: {after.verdict}")
+    assert before.recommendation.rule == "context_too_short" and before.fails and after.fails

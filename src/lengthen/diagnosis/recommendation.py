@@ -86,14 +86,14 @@ def context_too_short(d: Diagnosis) -> Recommendation | None:
     typical = _typical_forgetting(d)
     if not d.fails or typical is None or DEPTH * typical <= STEPS * d.train_context:
         return None
-    needed = "any number of tokens" if math.isinf(typical) else f"{typical:,.0f} tokens"
-    longer = "a longer one" if math.isinf(typical) else f"at least {math.ceil(DEPTH * typical / STEPS):,}"
+    needed = "everything" if math.isinf(typical) else f"{typical:,.0f} tokens or more"
+    longer = "much longer" if math.isinf(typical) else f"at least {math.ceil(DEPTH * typical / STEPS):,} tokens long"
     return Recommendation(
         "context_too_short",
-        f"The model fails, and half of its heads remember {needed} or more, past {STEPS // DEPTH} training contexts of "
+        f"The model fails, and half of its heads remember {needed}, past {STEPS // DEPTH} training contexts of "
         f"{d.train_context:,}.",
-        f"The training context is too short for these states: states passed for {STEPS} steps would not settle. "
-        f"Post-train with state passing at {longer}.",
+        f"The training context is too short for these states, which would not settle while they are passed on for "
+        f"{STEPS} steps: post-train with state passing at a training context that is {longer}.",
         "state-passing",
         STEPS,
     )
