@@ -157,7 +157,13 @@ def require_predictions(module: nn.Module, predictions: Tensor | None) -> Tensor
 def prediction_loss_name(module: nn.Module, targets: Tensor) -> str:
     """What prediction_losses takes for such targets, in words."""
     own = getattr(library_model(module), "position_losses", None)
-    return "model's own loss" if own is not None else "mean squared error" if targets.is_floating_point() else "cross-entropy"
+    return (
+        "model's own loss"
+        if own is not None
+        else "mean squared error"
+        if targets.is_floating_point()
+        else "cross-entropy"
+    )
 
 
 def _mean(losses: Tensor, labels: Tensor | None, mask: Tensor | None, items: Tensor | int | None) -> Tensor:
