@@ -183,6 +183,15 @@ def test_the_scale_is_switched_by_keyboard(browser, run):
     assert browser.complaints == []
 
 
+def test_a_layer_is_chosen_by_keyboard(browser, run):
+    browser.open(run / "report.html", 1280)
+    browser.evaluate("document.querySelector('#figure-state-drift select[data-choice=layer]').focus()")
+    for kind in ("rawKeyDown", "keyUp"):
+        browser.send("Input.dispatchKeyEvent", type=kind, key="ArrowDown", code="ArrowDown", windowsVirtualKeyCode=40)
+    browser.wait(f"{MARKS.format('state-drift', 'rect')} === {7 * HEADS}")
+    assert chosen(browser, "layer") == ["layer 0", "layer 0"] and browser.complaints == []
+
+
 def test_a_value_is_told_on_hover_and_names_stay_text(browser, run):
     browser.open(run / "report.html", 1280)
     place = browser.evaluate(

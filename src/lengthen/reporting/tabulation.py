@@ -129,7 +129,7 @@ def certificate_table(certificate: Certificate) -> Table:
         "positions below the training context from a zero state; else with the state carried, against a run or a reset "
         "baseline (its state zeroed every training context; own reset: the one after post-training)."
     )
-    columns = ["positions", "", "against", "difference", "95 % interval"]
+    columns = ["positions", "of", "against", "difference", "95 % interval"]
     return Table(f"Certificate of {certificate.after}", columns, rows, frozenset({0, 1, 2}), note)
 
 
