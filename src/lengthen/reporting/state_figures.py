@@ -40,6 +40,8 @@ from lengthen.reporting.state_points import (
 
 ROW = 22
 """Height of a row of a heat map or a ranking."""
+CROWD = 400
+"""More points than this are drawn small."""
 
 
 def drift_figure(findings: Findings) -> Figure | None:
@@ -154,7 +156,7 @@ def forgetting_figure(findings: Findings) -> Figure | None:
     chart = alt.layer(
         once.mark_rule(style="training-context"),
         once.mark_text(style="training-context-label", text="training context", align="left", dx=5, dy=6, y=0),
-        base.mark_point(**POINT).encode(
+        base.mark_point(**POINT | {"size": 120 if len(rows) <= CROWD else 24}).encode(
             x=x, y=y, yOffset=beside, color=colour(names), shape=shape(names), tooltip=tooltip
         ),
         data=alt.Data(values=rows),
