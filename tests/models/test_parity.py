@@ -22,6 +22,21 @@ def test_passes(shaped_mamba2, dtype):
     assert not wrapping.is_wrapped(shaped_mamba2)  # wrapped for the check only
 
 
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("Mamba", {"conv_kernel": 1}),
+        ("Bamba", {"mamba_d_conv": 1}),
+        ("Qwen3Next", {"linear_conv_kernel_dim": 1}),
+        ("RecurrentGemma", {"conv1d_width": 1, "attention_window_size": 1}),
+    ],
+)
+def test_a_window_of_no_inputs_passes(name, options):
+    """A convolution over one position, or attention to its own position alone, has a past without entries."""
+    result = check(builder(name, options)())
+    assert result.passed, [c for c in result.checks if not c.passed]
+
+
 def failed(monkeypatch, forward):
     kind = dataclasses.replace(families.KINDS["mamba2"], forward=forward)
     monkeypatch.setitem(families.KINDS, "mamba2", kind)

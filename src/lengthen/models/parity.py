@@ -124,10 +124,7 @@ class _Probe:
 
     def _random_state(self, rows: int) -> RecurrentState:
         """Normal entries of the size of the state after one run, so that they matter as much as real ones."""
-        sizes = {
-            layer: {n: float(t.double().std()) or 1.0 for n, t in named.items()}
-            for layer, named in self.final.tensors.items()
-        }
+        sizes = {layer: {n: _spread(t) or 1.0 for n, t in named.items()} for layer, named in self.final.tensors.items()}
 
         def draw(layer: str, name: str, t: Tensor, spec: Any) -> Tensor:
             drawn = torch.randn(t.shape, generator=self.generator, dtype=torch.float64) * sizes[layer][name]
@@ -290,7 +287,7 @@ class _Probe:
         with torch.no_grad():
             _, final = self.run(self.tokens[:, :3], self.random)
         after = _all_tensors(self.random)
-        shared = len({t.data_ptr() for t in after} & {t.data_ptr() for t in _all_tensors(final)})
+        shared = len({t.data_ptr() for t in after if t.numel()} & {t.data_ptr() for t in _all_tensors(final)})
         changed = any(not torch.equal(a, b) for a, b in zip(after, before))
         return Check(
             "state-unchanged",
@@ -338,7 +335,7 @@ class _Probe:
             loss = (self.run(self.tokens, leaf)[0] * weights).sum()
         leaves = [t for named in leaf.tensors.values() for t in named.values()]
         grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
-        direction = [torch.randn(t.shape, generator=self.generator).to(t) * t.detach().std() for t in leaves]
+        direction = [torch.randn(t.shape, generator=self.generator).to(t) * _spread(t) for t in leaves]
         slope = float(sum((g * d).double().sum() for g, d in zip(grads, direction)))
         sizes = [float(torch.cat([x.double().flatten() for x in xs]).norm()) for xs in (grads, direction)]
         usual = sizes[0] * sizes[1] / sum(d.numel() for d in direction) ** 0.5
@@ -468,9 +465,19 @@ def _moved(directions: Iterator[Tensor], step: float, t: Tensor, _: Any) -> Tens
     return t + step * next(directions)
 
 
+def _spread(t: Tensor) -> float:
+    """The standard deviation of the entries; 0 where there are none."""
+    return float(t.detach().double().std()) if t.numel() else 0.0
+
+
 def _error(found: Tensor, expected: Tensor) -> float:
-    """The larger of norm(a - r) / norm(r) and max|a - r| / max|r|; infinite if anything is not finite."""
+    """The larger of norm(a - r) / norm(r) and max|a - r| / max|r|; infinite if anything is not finite.
+
+    0 where there are no entries: a convolution over one position has a window of none.
+    """
     a, r = found.detach().double(), expected.detach().double()
+    if a.numel() == r.numel() == 0:
+        return 0.0
     if not torch.isfinite(a).all():
         return float("inf")
     d = a - r
