@@ -396,6 +396,48 @@ class Demonstration(Result):
 
 
 @dataclass(frozen=True)
+class Spread(Result):
+    """A figure over seeds: its geometric mean, the least and the greatest; NaN where a run failed."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class StudyRow(Result):
+    """One setting of a study. setting: the values of what varies; arms: one per seed; failed: what runs that failed said.
+
+    The last three spreads are of ratios taken seed by seed: far over the reset baselines of the weights before
+    post-training and of the control arm (trained as long from the zero state), in context over the control arm's."""
+
+    setting: list[str]
+    arms: list[Arm]
+    in_context: Spread
+    far: Spread
+    own_reset: Spread
+    far_over_before_reset: Spread
+    far_over_control_reset: Spread
+    in_context_over_control: Spread
+    failed: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Study(Result):
+    """A sweep over settings and seeds. varies: what the values in StudyRow.setting are of; seconds: of all cells together;
+    configuration: each setting in full."""
+
+    name: str
+    question: str
+    varies: list[str]
+    seeds: list[int]
+    rows: list[StudyRow]
+    seconds: float
+    configuration: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Conversion(Result):
     """A checkpoint written in another library's format, and how far the logits of the two models are apart."""
 

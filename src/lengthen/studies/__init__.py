@@ -1,5 +1,7 @@
 """Named sweeps and the benchmark."""
 
 from lengthen.studies.benchmarking import benchmark
+from lengthen.studies.named_studies import STUDIES
+from lengthen.studies.studying import study
 
-__all__ = ["benchmark"]
+__all__ = ["STUDIES", "benchmark", "study"]

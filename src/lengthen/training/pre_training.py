@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -19,6 +19,13 @@ from lengthen.models import wrap
 from lengthen.results import TrainingRecord
 from lengthen.streaming import Progress
 from lengthen.training.running import Optimisation, run_training
+
+
+class Recipe(Protocol):
+    """How to build a small model to pre-train."""
+
+    def build(self, seed: int = 0) -> nn.Module:
+        """The model with random weights from this seed, wrapped."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,7 @@ def pretrain(
     *,
     train_context: int = 64,
     steps: int = 1000,
-    recipe: Mamba2Recipe | None = None,
+    recipe: Recipe | None = None,
     intervention: str | Intervention = "zero",
     rows: int = 16,
     learning_rate: float = 4e-3,
@@ -92,7 +99,7 @@ def pretrain(
 ) -> tuple[nn.Module, TrainingRecord]:
     """Trains a small model from random weights; the learning rate ends at a tenth of its peak.
 
-    Arguments as in post_train. Returns the wrapped model and the record.
+    recipe: what to build (Mamba2Recipe() unless said); other arguments as in post_train. Returns the wrapped model and the record.
     """
     recipe = recipe or Mamba2Recipe()
     corpus = data if isinstance(data, Corpus) else load_corpus(data, tokenizer)

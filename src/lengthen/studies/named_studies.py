@@ -1,0 +1,170 @@
+"""The named studies: which settings each compares, and the question it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from lengthen.studies.recipes import GatedDeltaNetRecipe, GLARecipe, Mamba1Recipe, RWKV6Recipe
+from lengthen.studies.settings import SLOW, Base, Setting, StudyPlan
+
+PASSING, PLAIN = "state-passing", "state-passing:zero_fraction=0"
+ARMS = {
+    "control": "zero",
+    "random noise": "random-noise",
+    "fitted noise": "fitted-noise",
+    "state passing": PASSING,
+    "TBPTT": "tbptt",
+}
+FAMILIES = {
+    "Mamba-2": Base(),
+    "Mamba-1": Base(Mamba1Recipe()),
+    "GLA": Base(GLARecipe(), train_context=32, rows=32, steps=400),
+    "RWKV-6": Base(RWKV6Recipe(), train_context=32, rows=32, steps=400, learning_rate=1e-2),
+    "Gated DeltaNet": Base(GatedDeltaNetRecipe(), train_context=32, rows=32, steps=600),
+}
+MIXTURES = {
+    "state passing, no zero rows": PLAIN,
+    "state passing, a quarter zero rows": PASSING,
+    "state passing, half zero rows": "state-passing:zero_fraction=0.5",
+    "quarter zero rows, others reset at 2 %": "state-passing:zero_fraction=0.25,p_zero=0.02",
+    "half passed, quarter fitted noise, quarter zero": f"0.25 zero + 0.25 fitted-noise + 0.5 {PLAIN}",
+    "TBPTT": "tbptt",
+    "three quarters TBPTT, quarter zero": "0.25 zero + 0.75 tbptt",
+}
+
+
+def _interventions() -> StudyPlan:
+    settings = {("before", "0"): Setting().before}
+    settings |= {
+        (label, str(steps)): Setting(intervention=text, steps=steps)
+        for label, text in ARMS.items()
+        for steps in (50, 100, 200, 500)
+    }
+    return StudyPlan(
+        "interventions", "Which initial states repair, and after how many steps?", ("arm", "steps"), settings
+    )
+
+
+def _of_passing(name: str, question: str, varied: str, texts: Mapping[str, str], steps: Sequence[int]) -> StudyPlan:
+    """The control and one intervention per value of what varies, at each number of steps."""
+    settings = {
+        (label, str(count)): Setting(intervention=text, steps=count)
+        for count in steps
+        for label, text in {"control": "zero", **texts}.items()
+    }
+    return StudyPlan(name, question, (varied, "steps"), settings)
+
+
+def _of_bases(name: str, question: str, varied: str, bases: Mapping[str, Base]) -> StudyPlan:
+    """Before, control and state passing for each base."""
+    settings = {
+        (label, arm): made
+        for label, base in bases.items()
+        for arm, made in (
+            ("before", Setting(base).before),
+            ("control", Setting(base).control),
+            ("state passing", Setting(base)),
+        )
+    }
+    return StudyPlan(name, question, (varied, "arm"), settings)
+
+
+def _learning_rate() -> StudyPlan:
+    settings = {
+        (f"{rate:g}", label): Setting(intervention=text, learning_rate=rate)
+        for rate in (3e-4, 1e-3, 3e-3, 1e-2)
+        for label, text in (("control", "zero"), ("state passing", PASSING))
+    }
+    return StudyPlan("learning-rate", "Which peak learning rate repairs best?", ("learning rate", "arm"), settings)
+
+
+def _mixtures() -> StudyPlan:
+    settings = {
+        (family, label): Setting(FAMILIES[family], text)
+        for family in ("Mamba-2", "GLA", "RWKV-6")
+        for label, text in {"control": "zero", **MIXTURES}.items()
+    }
+    question = "Does any mixture beat plain state passing both in context and far?"
+    return StudyPlan("mixtures", question, ("family", "initial states"), settings)
+
+
+STUDIES = {
+    plan.name: plan
+    for plan in (
+        _interventions(),
+        _of_passing(
+            "zero-fraction",
+            "How many rows should always start from zero?",
+            "zero fraction",
+            {f"{share:g}": f"state-passing:zero_fraction={share:g}" for share in (0, 0.125, 0.25, 0.5)},
+            (100, 500, 1000),
+        ),
+        _of_passing(
+            "p-zero",
+            "What if each row starts from zero by chance, instead of a fixed share of the rows?",
+            "p zero",
+            {f"{p:g}": f"state-passing:zero_fraction=0,p_zero={p:g}" for p in (0, 0.02, 0.1, 0.5)},
+            (100, 500),
+        ),
+        _of_passing(
+            "noise-std",
+            "How large should random noise be, in units of the final states' standard deviation?",
+            "std",
+            {f"{std}": f"random-noise:std={std}.0,relative=true" for std in (1, 3, 10, 30)},
+            (100, 500),
+        ),
+        _of_passing(
+            "fitted-noise-window",
+            "Over how many steps should the noise be fitted?",
+            "steps of the window",
+            {f"{1 / (1 - m):.0f}": f"fitted-noise:momentum={m:g}" for m in (0, 0.5, 0.9, 0.99, 0.999)},
+            (100, 500),
+        ),
+        _of_passing(
+            "chain-depth",
+            "Through how many windows must a passed state have gone?",
+            "most windows behind a state",
+            {f"{depth - 1}": f"short-chains:depth={depth}" for depth in (2, 4, 8, 16, 64)} | {"no limit": PLAIN},
+            (500,),
+        ),
+        _of_passing(
+            "window-state",
+            "Does it matter whether the window state (the convolution's inputs) is passed as well?",
+            "window state",
+            {"zeroed": PASSING, "passed": "state-passing:window_state=true"},
+            (100, 500),
+        ),
+        _of_bases(
+            "train-context",
+            "Does a shorter training context make the failure worse (4,096 bytes a step)?",
+            "training context",
+            {f"{t:,}": Base(train_context=t, rows=4096 // t, steps=500) for t in (32, 64, 128, 256, 1024)},
+        ),
+        _of_bases(
+            "training-tokens",
+            "Does longer pre-training make the failure worse?",
+            "pre-training tokens",
+            {f"{steps * 1024:,}": Base(steps=steps) for steps in (500, 1000, 2000, 4000)},
+        ),
+        _of_bases(
+            "model-size",
+            "Do larger models fail worse?",
+            "width × layers",
+            {
+                f"{width} × {layers}": Base(replace(SLOW, width=width, layers=layers))
+                for width, layers in ((32, 1), (32, 2), (64, 2), (128, 2), (128, 4))
+            },
+        ),
+        _learning_rate(),
+        _of_bases(
+            "state-size",
+            "Do larger states fail worse?",
+            "state size",
+            {f"{size}": Base(replace(SLOW, state_size=size)) for size in (16, 64, 256)},
+        ),
+        _of_bases("families", "Do other families fail alike, and are they repaired alike?", "family", FAMILIES),
+        _mixtures(),
+    )
+}
+"""Name -> plan."""
