@@ -13,6 +13,7 @@ from cyclopts import App, CycloptsError, Parameter
 from lengthen.command_line import (
     DEFAULTS,
     DIAGNOSIS_CHECKPOINT,
+    STUDY_CELLS,
     Common,
     Progress,
     check_steps,
@@ -484,6 +485,43 @@ def bench(
             )
         for reason in result.left_out:
             print(f"left out: {reason}")
+    return OK
+
+
+@app.command
+def study(
+    name: str,
+    *,
+    seeds: int = 3,
+    processes: int | None = None,
+    markdown: bool = False,
+    common: Common = DEFAULTS,
+) -> int:
+    """Run a named sweep on small models and the bundled plays, over several seeds; minutes on a CPU.
+
+    Goes on in --out where it was interrupted; studies in one folder share what they have in common.
+
+    Example: lengthen study interventions --out studies
+
+    Args:
+        name: interventions, zero-fraction, p-zero, noise-std, fitted-noise-window, chain-depth, window-state,
+            train-context, training-tokens, model-size, learning-rate, state-size, families or mixtures.
+        seeds: How many, from --seed on.
+        processes: Runs side by side, on one thread each (as many as there are CPUs unless said).
+        markdown: Print the table as a section of docs/results.md.
+    """
+    prepare(common)
+    from lengthen.reporting import study_markdown
+    from lengthen.studies import study as run
+
+    out = common.out or Path("lengthen-study")
+    begun = (out / STUDY_CELLS).is_dir() and not common.overwrite
+    with run_folder(out, "study", common, resume=begun), Progress(common) as progress:
+        result = run(name, seeds=seeds, seed=common.seed, processes=processes, out=out, progress=progress.stage)
+    if markdown and not common.json:
+        print(study_markdown(result), end="")
+    else:
+        show(result, common, out)
     return OK
 
 

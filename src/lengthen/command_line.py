@@ -50,6 +50,8 @@ class Common:
 DEFAULTS = Common()
 DIAGNOSIS_CHECKPOINT = "diagnosis-checkpoint"
 """The folder in a run folder where an interrupted diagnosis goes on."""
+STUDY_CELLS = "cells"
+"""The same of studies."""
 
 
 def fail(message: str, code: int, error: BaseException | None, debug: bool) -> int:
@@ -149,7 +151,8 @@ def run_folder(out: Path | None, command: str, common: Common, *, resume: bool =
         yield
         return
     aside = out.with_name(f".{out.name}.replaced")
-    checkpointed = any(out.glob("checkpoint-*/complete.json")) or (out / DIAGNOSIS_CHECKPOINT).is_dir()
+    begun = (out / name for name in (DIAGNOSIS_CHECKPOINT, STUDY_CELLS))
+    checkpointed = any(out.glob("checkpoint-*/complete.json")) or any(folder.is_dir() for folder in begun)
     if resume and common.overwrite:
         raise InputError(f"--resume goes on in {out} and --overwrite replaces it; give one of them.")
     if resume and checkpointed:

@@ -6,6 +6,7 @@ from lengthen.reporting.charts import Figure
 from lengthen.reporting.length_figures import certificate_figure, loss_by_position_figure, remembrance_figure
 from lengthen.reporting.run_folder import Findings
 from lengthen.reporting.state_figures import drift_figure, forgetting_figure, patching_figure, statistics_figure
+from lengthen.reporting.study_figures import study_figures
 from lengthen.reporting.training_figures import training_loss_figure
 
 MAKERS = (
@@ -23,4 +24,4 @@ MAKERS = (
 def figures(findings: Findings) -> list[Figure]:
     """The figures, in the order of the page."""
     made = [maker(findings) for maker in MAKERS]
-    return [figure for figure in made if figure is not None]
+    return [figure for figure in made if figure is not None] + study_figures(findings)

@@ -1,24 +1,37 @@
-"""A certificate as Markdown, to stand in a model card."""
+"""Tables as Markdown: a certificate, to stand in a model card, and a study."""
 
 from __future__ import annotations
 
-from lengthen.reporting.tabulation import certificate_table
-from lengthen.results import Certificate
+from lengthen.reporting.tabulation import Table, certificate_table, table
+from lengthen.results import Certificate, Study
 
 
 def certificate_markdown(certificate: Certificate) -> str:
     """A heading, the verdict and the table of differences; names are code, so that none of them is read as Markdown."""
     found = certificate_table(certificate)
-    header = [found.columns, ["---" if i in found.texts else "---:" for i in range(len(found.columns))]]
-    rows = ["| " + " | ".join(row) + " |" for row in [*header, *found.rows]]
     named = [("Before", certificate.before), ("after", certificate.after), ("control", certificate.control)]
     runs = ", ".join(f"{role}: {_code(name)}" for role, name in named if name is not None)
     facts = (
         f"Training context {certificate.train_context:,}, judged up to {certificate.max_length:,} positions on "
         f"{certificate.n} sequences (seed {certificate.seed}, tokens sha256 `{certificate.tokens[:16]}`)."
     )
-    parts = ["## Length generalisation", f"{runs}.", certificate.verdict, "\n".join(rows), f"{found.note} {facts}"]
+    parts = ["## Length generalisation", f"{runs}.", certificate.verdict, _rows(found), f"{found.note} {facts}"]
     return "\n\n".join(parts) + "\n"
+
+
+def study_markdown(study: Study) -> str:
+    """A heading, the command that made it, the question and the table."""
+    found = table(study)
+    facts = f"{found.note} {study.seconds / 60:,.0f} minutes of one thread."
+    first = "" if study.seeds[0] == 0 else f" --seed {study.seeds[0]}"
+    command = f"`lengthen study {study.name} --seeds {len(study.seeds)}{first}`"
+    failed = [f"{' '.join(row.setting)}: {why}" for row in study.rows for why in dict.fromkeys(row.failed)]
+    return "\n\n".join([f"## {study.name}", f"{study.question} {command}", _rows(found), facts, *failed]) + "\n"
+
+
+def _rows(found: Table) -> str:
+    header = [found.columns, ["---" if i in found.texts else "---:" for i in range(len(found.columns))]]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [*header, *found.rows])
 
 
 def _code(name: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from lengthen.results import Spread
+
 NONE = "–"
 """Stands where a number was not measured or is not finite."""
 
@@ -61,6 +63,18 @@ def percents(low: float | None, high: float | None) -> str:
 def between(low: float | None, high: float | None) -> str:
     """An interval."""
     return NONE if NONE in (number(low), number(high)) else f"{number(low)} to {number(high)}"
+
+
+def ranged(spread: Spread) -> str:
+    """A mean over seeds with the least and the greatest in brackets."""
+    mean = number(spread.mean)
+    return mean if mean == NONE else f"{mean} [{number(spread.low)}, {number(spread.high)}]"
+
+
+def ranged_ratio(spread: Spread) -> str:
+    """The same of ratios."""
+    mean = ratio(spread.mean)
+    return mean if mean == NONE else f"{mean} [{ratio(spread.low)}, {ratio(spread.high)}]"
 
 
 def short(value: float | None) -> str:

@@ -18,6 +18,7 @@ from lengthen.reporting.palette import DARK, LIGHT, Theme
 from lengthen.reporting.points import series_of
 from lengthen.reporting.run_folder import Findings
 from lengthen.reporting.state_tables import drift_table, patching_table, remembrance_table
+from lengthen.reporting.study_figures import study_figure_names
 from lengthen.reporting.tabulation import Table, bucket_table, positions_table, survey_table, table, trainings_table
 from lengthen.results import CheckResult, Diagnosis
 
@@ -64,6 +65,7 @@ def _sections(findings: Findings, figures: dict[str, Figure]) -> list[tuple[str,
         ("length", "How far", _length(findings, figures)),
         ("state", "State", _state(findings, figures)),
         ("training", "Training", _training(findings, figures)),
+        ("studies", "Studies", _studies(findings, figures)),
         ("parity", "Parity", _parity(list(findings.checks.values()))),
         ("configuration", "Configuration", configuration_section(findings)),
     ]
@@ -82,6 +84,8 @@ def _title(findings: Findings) -> str:
         return named.pop()
     if findings.diagnoses:
         return "How far these models generalise"
+    if findings.studies:
+        return " and ".join(f"Study: {name}" for name in findings.studies)
     if findings.trainings:
         return " and ".join(f"Training: {r.intervention}" for r in findings.trainings.values())
     return "Is the state carried?" if findings.checks else "Results"
@@ -145,6 +149,18 @@ def _training(findings: Findings, figures: dict[str, Figure]) -> Markup:
     return join(
         figure_element(figures.get("training-loss")),
         table_element(trainings_table(findings.trainings)),
+    )
+
+
+def _studies(findings: Findings, figures: dict[str, Figure]) -> Markup:
+    return join(
+        *(
+            join(
+                table_element(table(study)),
+                *(figure_element(figures.get(figure)) for figure in study_figure_names(study)),
+            )
+            for study in findings.studies.values()
+        )
     )
 
 

@@ -18,7 +18,8 @@ BAND = 2.0
 
 def series_of(findings: Findings) -> list[str]:
     """Every curve's name, in the order that fixes its colour in all figures."""
-    return list(dict.fromkeys([*findings.diagnoses, *findings.trainings]))
+    studied = [row.setting[1] for study in findings.studies.values() for row in study.rows]
+    return list(dict.fromkeys([*findings.diagnoses, *findings.trainings, *studied]))
 
 
 def has_reset_curve(findings: Findings, name: str) -> bool:

@@ -8,10 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from lengthen.errors import InputError
-from lengthen.results import Certificate, CheckResult, Comparison, Demonstration, Diagnosis, Result, TrainingRecord
+from lengthen.results import (
+    Certificate,
+    CheckResult,
+    Comparison,
+    Demonstration,
+    Diagnosis,
+    Result,
+    Study,
+    TrainingRecord,
+)
 
 KINDS: dict[str, type[Result]] = {
-    kind.__name__: kind for kind in (Demonstration, Comparison, Diagnosis, TrainingRecord, CheckResult)
+    kind.__name__: kind for kind in (Demonstration, Comparison, Diagnosis, TrainingRecord, CheckResult, Study)
 }
 
 
@@ -27,6 +36,7 @@ class Findings:
     diagnoses: dict[str, Diagnosis] = field(default_factory=dict)
     trainings: dict[str, TrainingRecord] = field(default_factory=dict)
     checks: dict[str, CheckResult] = field(default_factory=dict)
+    studies: dict[str, Study] = field(default_factory=dict)
     certificates: list[Certificate] = field(default_factory=list)
     unpaired: dict[str, str] = field(default_factory=dict)
     others: list[tuple[str, str]] = field(default_factory=list)
@@ -58,6 +68,8 @@ class Findings:
             _put(self.trainings, result.intervention, result, file)
         elif isinstance(result, CheckResult):
             _put(self.checks, result.model, result, file)
+        elif isinstance(result, Study):
+            _put(self.studies, result.name, result, file)
 
     def arms(self) -> set[str]:
         """The labels of a demonstration's arms."""

@@ -14,6 +14,8 @@ from lengthen.reporting.numbers import (
     number,
     percent,
     percents,
+    ranged,
+    ranged_ratio,
     ratio,
     short,
     told_as,
@@ -28,6 +30,7 @@ from lengthen.results import (
     Demonstration,
     Diagnosis,
     Result,
+    Study,
     SupportTable,
     TrainingRecord,
 )
@@ -109,6 +112,29 @@ def _(result: Comparison) -> Table:
 @table.register
 def _(result: Certificate) -> Table:
     return certificate_table(result)
+
+
+@table.register
+def _(result: Study) -> Table:
+    rows = [
+        [
+            ", ".join(row.setting),
+            ranged(row.in_context),
+            ranged_ratio(row.in_context_over_control),
+            ranged(row.far),
+            ranged_ratio(row.far_over_before_reset),
+            ranged_ratio(row.far_over_control_reset),
+        ]
+        for row in result.rows
+    ]
+    columns = ["in context", "in context / control", "far", "far / before reset", "far / control reset"]
+    note = (
+        f"Perplexities, geometric means over seeds {', '.join(map(str, result.seeds))} [the least, the greatest]; ratios are "
+        "taken seed by seed. In context: positions below the training context T from a zero state, and that over the control "
+        "arm's, trained as long from the zero state. Far: positions 32 T to 64 T with the state carried, and that over the "
+        "reset baselines (the state zeroed every T) of the weights before post-training and of the control arm."
+    )
+    return Table(f"{result.name}: {result.question}", [", ".join(result.varies), *columns], rows, note=note)
 
 
 def certificate_table(certificate: Certificate) -> Table:

@@ -35,15 +35,14 @@ MIXTURES = {
 
 
 def _interventions() -> StudyPlan:
-    settings = {("before", "0"): Setting().before}
+    settings = {("0", "before"): Setting().before}
     settings |= {
-        (label, str(steps)): Setting(intervention=text, steps=steps)
-        for label, text in ARMS.items()
+        (str(steps), label): Setting(intervention=text, steps=steps)
         for steps in (50, 100, 200, 500)
+        for label, text in ARMS.items()
     }
-    return StudyPlan(
-        "interventions", "Which initial states repair, and after how many steps?", ("arm", "steps"), settings
-    )
+    question = "Which initial states repair, and after how many steps?"
+    return StudyPlan("interventions", question, ("steps", "arm"), settings)
 
 
 def _of_passing(name: str, question: str, varied: str, texts: Mapping[str, str], steps: Sequence[int]) -> StudyPlan:
@@ -82,7 +81,7 @@ def _learning_rate() -> StudyPlan:
 def _mixtures() -> StudyPlan:
     settings = {
         (family, label): Setting(FAMILIES[family], text)
-        for family in ("Mamba-2", "GLA", "RWKV-6")
+        for family in ("Mamba-2", "GLA", "Gated DeltaNet")
         for label, text in {"control": "zero", **MIXTURES}.items()
     }
     question = "Does any mixture beat plain state passing both in context and far?"

@@ -63,7 +63,7 @@ class RWKV6Recipe:
     """RWKV-6 with one head, its decays' biases drawn uniformly from decay_bias."""
 
     width: int = 64
-    decay_bias: tuple[float, float] = (-9.0, -5.0)
+    decay_bias: tuple[float, float] = (-9.5, -8.5)
 
     def build(self, seed: int = 0) -> nn.Module:
         """The model with random weights from this seed, wrapped."""

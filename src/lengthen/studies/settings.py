@@ -72,12 +72,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A named sweep. varies: what sets its rows apart, a word a column; settings: those words' values -> the setting."""
+    """A named sweep. varies: the two things that set its rows apart; settings: their values -> the setting."""
 
     name: str
     question: str
-    varies: tuple[str, ...]
-    settings: Mapping[tuple[str, ...], Setting]
+    varies: tuple[str, str]
+    settings: Mapping[tuple[str, str], Setting]
 
     def all_settings(self) -> list[Setting]:
         """Each setting once, with those it is held against: the base and the control arm."""

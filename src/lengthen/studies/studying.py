@@ -17,7 +17,7 @@ from lengthen.reporting import write_report
 from lengthen.results import Arm, Spread, Study, StudyRow, versions
 from lengthen.studies.cells import StudyCell, run_cell, train_base
 from lengthen.studies.named_studies import STUDIES
-from lengthen.studies.settings import Setting, StudyPlan
+from lengthen.studies.settings import StudyPlan
 
 Stage = Callable[[str, int, int], None]
 """Called with a stage's name, what is done of it and what there is to do."""
