@@ -190,6 +190,27 @@ def test_a_layer_in_a_library_s_model_inside_a_module():
     assert result.passed and result.family == "mamba2", [c for c in result.checks if not c.passed]
 
 
+class Nested(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def test_a_part_of_a_module_is_not_wrapped_beside_the_whole():
+    """Its layers would answer to two names, and the state of one of the two be lost."""
+    whole, part = Nested(Regressor()), wrap(Regressor())
+    with pytest.raises(InputError, match=r"inner\.layer \(LSTM\) is wrapped already, as layer of another module"):
+        wrap(Nested(part))
+    assert is_wrapped(part) and part(X).final_state.rows == 3
+    wrap(whole)
+    with pytest.raises(InputError, match=r"layer \(LSTM\) is wrapped already, as inner\.layer"):
+        wrap(whole.inner)
+    assert is_wrapped(whole) and whole(X).final_state.rows == 3
+
+
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
@@ -268,6 +289,39 @@ def test_a_module_that_cannot_be_wrapped_is_refused_and_left_alone(model, match)
     assert {n: set(vars(m)) for n, m in model.named_modules()} == names
 
 
+class Skipping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lower, self.upper = nn.GRU(5, 6, batch_first=True), nn.GRU(6, 6, batch_first=True)
+
+    def forward(self, x):
+        y = self.lower(x)[0]
+        return self.upper(y)[0] if self.training else y
+
+
+def test_a_layer_that_was_not_run_is_told():
+    model = wrap(Skipping())
+    assert set(model(X).final_state.tensors) == {"lower", "upper"}
+    with pytest.raises(InputError, match="layer upper was not run in this forward of Skipping"):
+        model.eval()(X)
+
+
+class NoInputs(Using):
+    def forward(self):
+        pass
+
+
+class NamedInputs(Using):
+    def forward(self, *, x):
+        pass
+
+
+@pytest.mark.parametrize("cls", [NoInputs, NamedInputs])
+def test_a_forward_without_a_first_argument_is_refused(cls):
+    with pytest.raises(InputError, match=f"{cls.__name__}.forward takes no first argument"):
+        wrap(cls(None))
+
+
 @pytest.mark.parametrize(
     "targets, match",
     [
@@ -285,6 +339,10 @@ def test_predictions_must_be_a_tensor_and_inputs_too():
     assert model(X).predictions is None
     with pytest.raises(InputError, match="no predictions"):
         model(X, shift_labels=X)
+    pooled = wrap(Using(lambda gru, x: gru(x)[0].mean(1)))
+    assert pooled(X).returned.shape == (3, 5) and pooled(X).predictions is None
+    with pytest.raises(InputError, match="no predictions"):
+        check(pooled, inputs=X)
     with pytest.raises(InputError, match="a list"):
         model([X])
     with pytest.raises(InputError, match="give check an example"):

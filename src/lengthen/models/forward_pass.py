@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from lengthen.errors import InputError
-from lengthen.models.binding import layout, state_of
+from lengthen.models.binding import layout, state_of, wrapped_layers
 from lengthen.models.call import Call, Marks, keep_call_in_checkpoints, running
 from lengthen.models.padding import Compaction
 from lengthen.state import RecurrentState
@@ -68,7 +68,13 @@ class ForwardPass:
         self.call.finished = True
 
     def final_state(self) -> RecurrentState:
-        """What the layers ended with."""
+        """What the layers ended with. Raises InputError where one was not run, so that it has no final state."""
+        missing = [binding.name for binding, _ in wrapped_layers(self.target) if binding.name not in self.call.final]
+        if missing:
+            raise InputError(
+                f"The recurrent layer {missing[0]} was not run in this forward of {type(self.target).__name__}, so that "
+                "its state is lost; run every recurrent layer in each forward, or take the layer out."
+            )
         final = state_of(self.target, self.call.final)
         trailing = self.compaction.trailing_reset
         return final if trailing is None else final.zero_rows(trailing)

@@ -46,6 +46,12 @@ def module_forward(cls: Any) -> Callable[..., ModuleOutput]:
     """The forward for modules of this class: its own signature plus a state, marks and targets."""
     own = inspect.signature(cls.forward)
     names = list(own.parameters)
+    takes = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    if len(names) < 2 or own.parameters[names[1]].kind not in takes:
+        raise InputError(
+            f"{cls.__name__}.forward takes no first argument by position, which lengthen gives the inputs to; let it be "
+            "forward(self, inputs, ...)."
+        )
     first = names[1]
     taken = {"initial_state", "reset"} & set(names)
     if taken:
@@ -111,7 +117,9 @@ def run_module(
             f"The recurrent layers of {type(module).__name__} were given {final_state.rows} rows, the module {shape[0]}; "
             "let the module's inputs be [rows, positions, ...] and keep the rows up to each layer."
         )
-    return _predictions(returned), returned, final_state
+    predictions = _predictions(returned)
+    fits = predictions is not None and predictions.shape[:2] == shape
+    return predictions if fits else None, returned, final_state
 
 
 def prediction_losses(module: nn.Module, predictions: Tensor | None, targets: Tensor) -> Tensor:

@@ -75,6 +75,12 @@ def require_no_unknown_layer(model: nn.Module, known: Layers) -> None:
             "carry in language models only; wrap a module without attention."
         )
     for name, layer, kind in known:
+        bound = layer.__dict__.get("_lengthen")
+        if bound is not None and bound.name != name:
+            raise InputError(
+                f"The layer {name} ({type(layer).__name__}) is wrapped already, as {bound.name} of another module; wrap "
+                "the outermost module alone, and unwrap the other first."
+            )
         if kind in stateful_layer.FAMILY.kinds:
             stateful_layer.require_one_input(name, layer)
         if getattr(layer, "bidirectional", False):
