@@ -126,7 +126,7 @@ class TokenizerEncoder:
         if not self.tokenizer.is_fast:  # no offsets to cut at
             yield self._ids([head + "".join(rest)])[0]
             return
-        before, after = self._added()
+        before, after = self.added()
         yield before
         text, done, skip = head, False, 0
         ids, starts = self._window(text)
@@ -156,7 +156,7 @@ class TokenizerEncoder:
         offsets = np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2)
         return np.array(encoded["input_ids"], dtype=np.int64), offsets[:, 0]
 
-    def _added(self) -> tuple[Tokens, Tokens]:
+    def added(self) -> tuple[Tokens, Tokens]:
         """What the tokenizer puts before and after a text."""
         encoded = self.tokenizer("a", return_special_tokens_mask=True, verbose=False)
         ids, own = np.array(encoded["input_ids"]), np.flatnonzero(np.array(encoded["special_tokens_mask"]) == 0)

@@ -1,0 +1,199 @@
+"""evaluate(): tasks at lengths and depths, cell by cell, in memory that does not grow with the length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from lengthen.errors import InputError
+from lengthen.models import (
+    family_name,
+    is_language_model,
+    library_model,
+    load,
+    tokenizer_for,
+    vocabulary_size,
+    weights_fingerprint,
+    wrap,
+    zero_state,
+)
+from lengthen.results import Cell, Evaluation, versions
+from lengthen.streaming import Progress
+from lengthen.tasks.answering import scores
+from lengthen.tasks.catalogue import Task, task_named
+from lengthen.tasks.cells import CellFile
+from lengthen.tasks.codec import Codec
+from lengthen.tasks.prompts import Group, Wanted
+from lengthen.tasks.scoring import effective_length, wilson
+from lengthen.tasks.shared_prefixes import Cost
+
+LENGTHS = (1024, 2048, 4096, 8192)
+DEPTHS = tuple(i / 8 for i in range(9))
+TOKENS_TOGETHER, ROWS_TOGETHER = 1 << 15, 64
+"""Haystacks that run side by side: so many tokens and rows at most, unless one alone has more."""
+BYTES = 1 << 28
+"""What their states may take, unless those of one haystack take more."""
+
+
+def evaluate(
+    model: str | Path | nn.Module,
+    tasks: Sequence[str],
+    *,
+    lengths: Sequence[int] = LENGTHS,
+    depths: Sequence[float] = DEPTHS,
+    n: int = 100,
+    tokenizer: Any = None,
+    haystack: str | None = None,
+    max_new_tokens: int | None = None,
+    seed: int = 0,
+    cells: str | Path | None = None,
+    resume: bool = False,
+    name: str = "",
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Evaluates a language model on tasks by name (tasks.TASKS, file:PATH).
+
+    model: a directory, a hub name, or a model. lengths: tokens of a prompt; 0 for the facts without a haystack. depths:
+    of the fact in tasks that have one (passkey, niah-single), 0 at the start to 1 at the end. n: haystacks a cell.
+    tokenizer: the model's own unless said ("bytes" where a model is given). haystack: noise, plays or a path (each
+    task's own unless said). max_new_tokens: what a model may say (see tasks.answering.scores). cells: a file that keeps
+    finished cells, so that an interrupted evaluation goes on at the next with `resume`.
+
+    What the prompts of a cell share is run once, and a haystack's depths and questions fork from it. Raises InputError for
+    an unknown task, a length that is too short, or a tokenizer or model that does not fit.
+    """
+    if isinstance(model, str | Path):
+        name = name or str(model)
+        tokenizer = tokenizer if tokenizer is not None else tokenizer_for(model)
+        model = load(model)
+    wrap(model)
+    found = [task_named(task) for task in dict.fromkeys(tasks)]
+    codec = Codec(tokenizer if tokenizer is not None else "bytes")
+    _require(model, codec, found, lengths, depths, n, max_new_tokens)
+    settings = {"weights": weights_fingerprint(model), "tokenizer": codec.identity, "n": n, "seed": seed}
+    settings |= {"haystack": haystack, "max_new_tokens": max_new_tokens}
+    kept = CellFile(cells, settings, resume=resume)
+    cost, grid = Cost(), [(task, length) for task in found for length in _lengths(task, lengths)]
+    for task, length in grid:  # what is too short is told before the first cell takes its time
+        task.group(Wanted(length, codec, seed=seed, depths=depths[:1], haystack=haystack))
+    for done, (task, length) in enumerate(grid):
+        wanted: list[float | None] = [*dict.fromkeys(depths)] if task.by_depth else [None]
+        missing = [d for d in wanted if kept.get(task.name, length, d) is None]
+        if missing:
+            made = _cells(model, task, length, missing, codec, settings, cost)
+            kept.add(made)
+        if progress is not None:
+            progress(done + 1, len(grid))
+    result = [
+        cell
+        for task, length in grid
+        for depth in (dict.fromkeys(depths) if task.by_depth else [None])
+        if (cell := kept.get(task.name, length, depth)) is not None
+    ]
+    return Evaluation(
+        model=name or type(library_model(model)).__name__,
+        family=family_name(model),
+        seed=seed,
+        cells=result,
+        effective_lengths=effective_lengths(result),
+        tokens=cost.tokens,
+        tokens_processed=cost.processed,
+        configuration={**settings, "lengths": list(lengths), "depths": list(depths)},
+        versions=versions(),
+    )
+
+
+def effective_lengths(cells: Sequence[Cell]) -> dict[str, int | None]:
+    """Task -> effective length (see scoring.effective_length)."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for cell in cells:
+        found.setdefault(cell.task, {}).setdefault(cell.length, []).append(cell.accuracy)
+    return {task: effective_length(accuracies) for task, accuracies in found.items()}
+
+
+def _lengths(task: Task, lengths: Sequence[int]) -> Sequence[int]:
+    return sorted(dict.fromkeys(lengths)) if task.count is None else [0]
+
+
+def _cells(
+    model: nn.Module,
+    task: Task,
+    length: int,
+    depths: Sequence[float | None],
+    codec: Codec,
+    settings: dict[str, Any],
+    cost: Cost,
+) -> list[Cell]:
+    """The cells of one task and length: n haystacks, each with all depths and questions, some of them side by side."""
+    n = settings["n"] if task.count is None else min(settings["n"], task.count)
+    given = [d for d in depths if d is not None] or [0.5]
+    made: dict[float | None, list[tuple[float, float, float]]] = {depth: [] for depth in depths}
+
+    def group(index: int) -> Group:
+        return task.group(
+            Wanted(length, codec, seed=settings["seed"], index=index, depths=given, haystack=settings["haystack"])
+        )
+
+    index = 0
+    while index < n:
+        first = group(index)
+        rows = sum(map(len, first.values()))
+        together = _together(model, length, rows)
+        groups = [first, *(group(i) for i in range(index + 1, min(n, index + together)))]
+        index += len(groups)
+        prompts = [p for g in groups for asked in g.values() for p in asked]
+        found, shares = scores(
+            model, prompts, codec, task.scoring, max_new_tokens=settings["max_new_tokens"], cost=cost
+        )
+        answers = iter(zip(found, shares or [float("nan")] * len(found), (len(p.ids) for p in prompts)))
+        for g in groups:
+            for depth, asked in g.items():
+                means = np.mean([next(answers) for _ in asked], axis=0)
+                made[depth].append((float(means[0]), float(means[1]), float(means[2])))
+    cells = []
+    for depth, of_haystacks in made.items():
+        accuracy, share, tokens = np.mean(of_haystacks, axis=0).tolist()
+        interval = list(wilson(accuracy, n))
+        of_tokens = share if task.scoring == "exact" else None
+        cells.append(Cell(task.name, length, depth, n, accuracy, interval, task.scoring, tokens, of_tokens))
+    return cells
+
+
+def _together(model: nn.Module, length: int, rows: int) -> int:
+    """How many haystacks of so many prompts each run side by side."""
+    states = BYTES // (zero_state(model, 1, "meta").bytes * rows)
+    return max(1, min(ROWS_TOGETHER // rows, TOKENS_TOGETHER // (max(length, 1) * rows), states))
+
+
+def _require(
+    model: nn.Module,
+    codec: Codec,
+    tasks: Sequence[Task],
+    lengths: Sequence[int],
+    depths: Sequence[float],
+    n: int,
+    max_new_tokens: int | None,
+) -> None:
+    if not is_language_model(model):
+        raise InputError(
+            f"{type(library_model(model)).__name__} predicts no vocabulary, and tasks are answered in tokens; evaluate a "
+            "language model."
+        )
+    if not tasks:
+        raise InputError("No task was given; name at least one.")
+    if n < 1 or (max_new_tokens is not None and max_new_tokens < 1):
+        raise InputError(f"The number of haystacks is {n} and of new tokens {max_new_tokens}; give at least 1.")
+    if not lengths or min(lengths) < 0:
+        raise InputError(f"The lengths are {list(lengths)}; give tokens from 0 up.")
+    if not depths or not all(0 <= depth <= 1 for depth in depths):
+        raise InputError(f"The depths are {list(depths)}; give shares from 0 to 1.")
+    size = vocabulary_size(model)
+    if size is not None and codec.vocabulary_size > size:
+        raise InputError(
+            f"The tokenizer has {codec.vocabulary_size} ids, but the model's vocabulary {size}; use the tokenizer that "
+            "belongs to the model."
+        )

@@ -1,0 +1,89 @@
+"""Rows of tokens run through a model, what several of them share once: the state is forked where they part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from lengthen.models import sequence_start
+from lengthen.models.language_models import run_base
+from lengthen.state import RecurrentState
+from lengthen.streaming import evaluating, segment_for
+from lengthen.tasks.codec import Ids
+
+
+@dataclass
+class Cost:
+    """Tokens of prompts, and how many of them were processed."""
+
+    tokens: int = 0
+    processed: int = 0
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """Rows that agree up to position `start`, and the row of a state there."""
+
+    row: int
+    members: list[int]
+    start: int = 0
+
+
+def final_states(
+    model: nn.Module, rows: Sequence[Ids], cost: Cost | None = None, *, segment: int | None = None
+) -> Iterator[tuple[list[int], RecurrentState]]:
+    """The state after each row of tokens (a wrapped language model's): (which rows, their states in that order), as found.
+
+    Branches of the same extent run side by side, in segments; memory is that of the states where rows part. Yields
+    every row once.
+    """
+    cost = cost if cost is not None else Cost()
+    cost.tokens += sum(map(len, rows))
+    with evaluating(model):
+        start = sequence_start(model, 1)
+        yield from _run(model, rows, start, [_Branch(0, list(range(len(rows))))], cost, segment)
+
+
+def _run(
+    model: nn.Module,
+    rows: Sequence[Ids],
+    state: RecurrentState,
+    branches: Sequence[_Branch],
+    cost: Cost,
+    segment: int | None,
+) -> Iterator[tuple[list[int], RecurrentState]]:
+    extents: dict[tuple[int, int], list[_Branch]] = {}
+    for branch in branches:
+        extents.setdefault((branch.start, _shared([rows[m] for m in branch.members], branch.start)), []).append(branch)
+    for (start, end), alike in extents.items():
+        after = state.index([b.row for b in alike])
+        cost.processed += (end - start) * len(alike)
+        step = segment or segment_for(model, len(alike))
+        for low in range(start, end, step):
+            ids = np.stack([rows[b.members[0]][low : min(low + step, end)] for b in alike])
+            _, after = run_base(model, {"input_ids": torch.from_numpy(ids).to(after.device)}, after)
+        done = [(i, m) for i, b in enumerate(alike) for m in b.members if len(rows[m]) == end]
+        if done:
+            yield [m for _, m in done], after.index([i for i, _ in done])
+        parted: list[_Branch] = []
+        for i, branch in enumerate(alike):
+            by_token: dict[int, list[int]] = {}
+            for m in branch.members:
+                if len(rows[m]) > end:
+                    by_token.setdefault(int(rows[m][end]), []).append(m)
+            parted += [_Branch(i, members, end) for members in by_token.values()]
+        if parted:
+            yield from _run(model, rows, after, parted, cost, segment)
+
+
+def _shared(rows: Sequence[Ids], start: int) -> int:
+    """Up to which position all rows agree, given that they do up to `start`."""
+    end = min(map(len, rows))
+    for row in rows[1:]:
+        differing = np.flatnonzero(row[start:end] != rows[0][start:end])
+        end = start + int(differing[0]) if len(differing) else end
+    return end
