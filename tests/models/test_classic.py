@@ -202,11 +202,11 @@ class Nested(nn.Module):
 def test_a_part_of_a_module_is_not_wrapped_beside_the_whole():
     """Its layers would answer to two names, and the state of one of the two be lost."""
     whole, part = Nested(Regressor()), wrap(Regressor())
-    with pytest.raises(InputError, match=r"inner\.layer \(LSTM\) is wrapped already, as layer of another module"):
+    with pytest.raises(InputError, match=r"inner\.layer \(GRU\) is wrapped already, as layer of another module"):
         wrap(Nested(part))
     assert is_wrapped(part) and part(X).final_state.rows == 3
     wrap(whole)
-    with pytest.raises(InputError, match=r"layer \(LSTM\) is wrapped already, as inner\.layer"):
+    with pytest.raises(InputError, match=r"layer \(GRU\) is wrapped already, as inner\.layer"):
         wrap(whole.inner)
     assert is_wrapped(whole) and whole(X).final_state.rows == 3
 
