@@ -34,24 +34,36 @@ def separate_runs(model, tokens, end, starts):
     return np.stack([((runs[0] - runs[s]).abs().sum(-1) / 2).numpy() for s in starts]), processed
 
 
-@pytest.mark.parametrize("end, share", [(512, 0.75), (4096, 1.25)])
-def test_one_pass_equals_separate_runs(end, share):
-    """At 512 tokens a call's own cost counts most (alone on a machine: half the time), at 4096 the tokens' (the same)."""
+def starts_below(end):
+    return [end * k // 32 for k in range(32)]
+
+
+@pytest.mark.parametrize("end", [512, 4096])
+def test_one_pass_equals_separate_runs(end):
     model = tiny("Mamba2")
-    starts = [end * k // 32 for k in range(32)]
-    apart, together = [], []
-    for _ in range(5):
-        began = time.process_time()
-        expected, processed = separate_runs(model, TOKENS[:1], end, starts)
-        between = time.process_time()
-        found = effective_remembrance(model, TOKENS[:1], ends=[end], starts=starts)
-        apart.append(between - began)
-        together.append(time.process_time() - between)
-    values, ratio = [point.mean for point in found.points], min(together) / min(apart)
-    print(f"T = {end}: {processed:,} tokens apart, {found.tokens:,} in one pass, {ratio:.0%} of the time")
-    assert [(point.end, point.start) for point in found.points] == [(end, start) for start in starts]
+    expected, processed = separate_runs(model, TOKENS[:1], end, starts_below(end))
+    found = effective_remembrance(model, TOKENS[:1], ends=[end], starts=starts_below(end))
+    values = [point.mean for point in found.points]
+    assert [(point.end, point.start) for point in found.points] == [(end, start) for start in starts_below(end)]
     np.testing.assert_allclose(values, expected[:, 0], atol=1e-5, rtol=0)
     assert found.tokens == processed and values[0] == 0 and max(values) > 0.01
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("end, share", [(512, 0.6), (4096, 1.05)])
+def test_one_pass_takes_no_longer_than_separate_runs(end, share):
+    """At 512 tokens a call's own cost counts most, at 4096 the tokens' do. Other load only adds to a time: the best counts."""
+    model = tiny("Mamba2")
+    apart, together = [], []
+    for _ in range(9):
+        began = time.process_time()
+        _, processed = separate_runs(model, TOKENS[:1], end, starts_below(end))
+        between = time.process_time()
+        found = effective_remembrance(model, TOKENS[:1], ends=[end], starts=starts_below(end))
+        apart.append(between - began)
+        together.append(time.process_time() - between)
+    ratio = min(together) / min(apart)
+    print(f"T = {end}: {processed:,} tokens apart, {found.tokens:,} in one pass, {ratio:.0%} of the time")
     assert ratio <= share
 
 
