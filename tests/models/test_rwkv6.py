@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.models.family_properties import builder, every, first
+from lengthen import wrap
+from lengthen.models.parity import _error
+from tests.models.family_properties import IDS, builder, every, first
 from tests.models.fla_properties import *  # noqa: F403
 
 SHAPES = {
@@ -33,3 +35,16 @@ def build_first(request):
 @pytest.fixture
 def recurrence_parameter():
     return "bonus"
+
+
+def test_an_adapter_on_the_shares_projection_counts_as_it_does_merged():
+    """fla reads that projection's weight, where an adapter is not seen."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=2, target_modules=["x_proj.2"], init_lora_weights=False)
+    adapted = wrap(get_peft_model(builder("RWKV6", {})(), config))
+    logits = adapted(input_ids=IDS).logits
+    logits.square().mean().backward()
+    assert all(p.grad.abs().sum() > 0 for n, p in adapted.named_parameters() if "lora_" in n)
+    assert _error(logits, wrap(builder("RWKV6", {})())(IDS).logits) > 1e-2
+    assert _error(adapted.merge_and_unload()(IDS).logits, logits) < 1e-5

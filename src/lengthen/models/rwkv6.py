@@ -17,6 +17,7 @@ from lengthen.models.call import Marks
 from lengthen.models.family import Family
 from lengthen.models.fla_on_cpu import activation
 from lengthen.models.fla_parts import fla_kind, heads, precise
+from lengthen.models.plain import is_plain_linear
 from lengthen.state import LayerState, TensorSpec
 
 SPECS = {"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")}
@@ -39,7 +40,7 @@ def time_mix(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> t
     # Five mixtures of an input and the one before it, each from its own block of one low-rank projection.
     narrow, squash, widen = layer.x_proj
     low = squash(narrow(x, change).unflatten(-1, (5, -1)))
-    shares = torch.einsum("btnr,dnr->btnd", low, widen.weight.unflatten(-1, (5, -1))) + layer.x_bias
+    shares = _widened(widen, low) + layer.x_bias
     projections = (layer.r_proj, layer.w_proj, layer.k_proj, layer.v_proj, layer.g_proj)
     receptance, decay, key, value, gate = (
         projection(x, share, change) for projection, share in zip(projections, shares.unbind(-2))
@@ -66,6 +67,14 @@ def time_mix(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> t
     )
     y = layer.g_norm(y.flatten(-2)) * activation(layer.gate_fn)(gate)
     return layer.o_proj(y), {"recurrent": recurrent, "window": window}
+
+
+def _widened(projection: Any, low: Tensor) -> Tensor:
+    """low [B, T, 5, R] through a projection of 5 R numbers, each of the five alone: [B, T, 5, D]."""
+    if is_plain_linear(projection):
+        return torch.einsum("btnr,dnr->btnd", low, projection.weight.unflatten(-1, (5, -1)))
+    alone = low.unsqueeze(-2) * torch.eye(5, dtype=low.dtype, device=low.device)[..., None]
+    return projection(alone.flatten(-2))
 
 
 # -- channel mix --------------------------------------------------------------------------------------------------
