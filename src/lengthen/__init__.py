@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lengthen.models import check, convert, load, unwrap, wrap, zero_state
     from lengthen.state import RecurrentState
     from lengthen.streaming import stream
+    from lengthen.tasks import evaluate
     from lengthen.training import StateTrainer, post_train, pretrain
 
 _HOMES = {
@@ -39,6 +40,7 @@ _HOMES = {
     "convert": "models",
     "demo": "demonstration",
     "diagnose": "diagnosis",
+    "evaluate": "tasks",
     "load": "models",
     "post_train": "training",
     "pretrain": "training",
@@ -64,6 +66,7 @@ __all__ = [
     "convert",
     "demo",
     "diagnose",
+    "evaluate",
     "load",
     "post_train",
     "pretrain",

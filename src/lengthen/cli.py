@@ -13,6 +13,7 @@ from cyclopts import App, CycloptsError, Parameter
 from lengthen.command_line import (
     DEFAULTS,
     DIAGNOSIS_CHECKPOINT,
+    EVALUATION_CELLS,
     STUDY_CELLS,
     Common,
     Progress,
@@ -24,7 +25,9 @@ from lengthen.command_line import (
     print_json,
     run_folder,
     sentence,
+    shares,
     show,
+    sizes,
     write_page,
 )
 from lengthen.errors import InputError, LengthenError
@@ -345,6 +348,69 @@ def pretrain(
         )
         write_page(out)
     show(result, common, out)
+    return OK
+
+
+@app.command
+def evaluate(
+    model: str,
+    *,
+    tasks: str,
+    lengths: str = "1k,2k,4k,8k",
+    depths: str = "0,0.125,0.25,0.375,0.5,0.625,0.75,0.875,1",
+    n: int = 100,
+    tokenizer: str | None = None,
+    haystack: str | None = None,
+    max_new_tokens: int | None = None,
+    resume: bool = False,
+    common: Common = DEFAULTS,
+) -> int:
+    """Ask a model what it remembers of long prompts: passkey, needles, BABILong's questions, copying, recall.
+
+    Example: lengthen evaluate ./repaired/model --tasks passkey,babilong-qa1 --lengths 2k,4k,64k --n 50
+
+    Args:
+        model: A directory or hub name.
+        tasks: passkey, niah-single, niah-multikey, niah-multivalue, niah-multiquery, variable-tracking, babilong-qa1 to
+            babilong-qa5, copying, associative-recall, selective-copying, or file:PATH (JSON lines with input, question and
+            target); several divided by commas.
+        lengths: Tokens of a prompt, divided by commas; k is 1,024, M its square, 0 the facts without a haystack.
+        depths: Where the fact of passkey and niah-single stands, as shares of the haystack.
+        n: Haystacks a cell.
+        tokenizer: A tokenizer's directory or name, or "bytes" (the model's own unless said).
+        haystack: What facts are hidden in: noise, plays, or a text file (each task's own unless said).
+        max_new_tokens: Tokens that a model may answer with (the right answer's and 16 more unless said).
+        resume: Go on with an interrupted evaluation in --out, at the next cell.
+    """
+    prepare(common)
+    if resume and common.out is None:
+        raise InputError("--resume goes on with an evaluation in a run folder; name it with --out.")
+    wanted_lengths, wanted_depths = sizes(lengths), shares(depths)
+    from lengthen.models import load, tokenizer_for
+    from lengthen.tasks import evaluate as run
+
+    with run_folder(common.out, "evaluate", common, resume=resume), Progress(common) as progress:
+        cells = None if common.out is None else common.out / EVALUATION_CELLS
+        result = run(
+            load(model, dtype=common.dtype, device=device_of(common)),
+            [task.strip() for task in tasks.split(",")],
+            lengths=wanted_lengths,
+            depths=wanted_depths,
+            n=n,
+            tokenizer=tokenizer or tokenizer_for(model),
+            haystack=haystack,
+            max_new_tokens=max_new_tokens,
+            seed=common.seed,
+            cells=cells,
+            resume=resume,
+            name=model,
+            progress=progress.single("evaluate"),
+        )
+        if common.out is not None and cells is not None:
+            result.save(common.out / "results" / "evaluation.json")
+            cells.unlink()
+            write_page(common.out)
+    show(result, common, common.out)
     return OK
 
 

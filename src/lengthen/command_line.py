@@ -50,6 +50,8 @@ class Common:
 DEFAULTS = Common()
 DIAGNOSIS_CHECKPOINT = "diagnosis-checkpoint"
 """The folder in a run folder where an interrupted diagnosis goes on."""
+EVALUATION_CELLS = "cells.jsonl"
+"""The file in a run folder where an interrupted evaluation goes on."""
 STUDY_CELLS = "cells"
 """The same of studies."""
 
@@ -127,6 +129,27 @@ def device_of(common: Common) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def sizes(text: str) -> list[int]:
+    """Numbers of tokens, divided by commas: 512,4k,1M, k being 1,024 and M its square."""
+    found = []
+    for part in text.split(","):
+        number, unit = part.strip(), part.strip()[-1:].lower()
+        factor = {"k": 1 << 10, "m": 1 << 20}.get(unit, 1)
+        number = number[:-1] if factor > 1 else number
+        if not number.isdecimal():
+            raise InputError(f"{part.strip()!r} is no number of tokens; write such as 512,4k,1M.")
+        found.append(int(number) * factor)
+    return found
+
+
+def shares(text: str) -> list[float]:
+    """Numbers divided by commas."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{text!r} are no shares; write such as 0,0.5,1.") from None
+
+
 def check_steps(steps: int, train_context: int) -> None:
     """Refuses what no run can do, before a model is loaded."""
     if steps < 1:
@@ -151,8 +174,8 @@ def run_folder(out: Path | None, command: str, common: Common, *, resume: bool =
         yield
         return
     aside = out.with_name(f".{out.name}.replaced")
-    begun = (out / name for name in (DIAGNOSIS_CHECKPOINT, STUDY_CELLS))
-    checkpointed = any(out.glob("checkpoint-*/complete.json")) or any(folder.is_dir() for folder in begun)
+    begun = (out / name for name in (DIAGNOSIS_CHECKPOINT, STUDY_CELLS, EVALUATION_CELLS))
+    checkpointed = any(out.glob("checkpoint-*/complete.json")) or any(folder.exists() for folder in begun)
     if resume and common.overwrite:
         raise InputError(f"--resume goes on in {out} and --overwrite replaces it; give one of them.")
     if resume and checkpointed:

@@ -20,6 +20,7 @@ from lengthen.reporting.run_folder import Findings
 from lengthen.reporting.state_tables import drift_table, patching_table, remembrance_table
 from lengthen.reporting.study_figures import study_figure_names
 from lengthen.reporting.tabulation import Table, bucket_table, positions_table, survey_table, table, trainings_table
+from lengthen.reporting.task_tables import evaluation_table
 from lengthen.results import CheckResult, Diagnosis
 
 
@@ -64,6 +65,7 @@ def _sections(findings: Findings, figures: dict[str, Figure]) -> list[tuple[str,
         ("arms", "Arms", arms),
         ("length", "How far", _length(findings, figures)),
         ("state", "State", _state(findings, figures)),
+        ("tasks", "Tasks", join(*(table_element(evaluation_table(e)) for e in findings.evaluations.values()))),
         ("training", "Training", _training(findings, figures)),
         ("studies", "Studies", _studies(findings, figures)),
         ("parity", "Parity", _parity(list(findings.checks.values()))),
@@ -80,6 +82,7 @@ def _title(findings: Findings) -> str:
     if findings.demonstration:
         return "A model that breaks past its training context, repaired"
     named = {d.model for d in findings.diagnoses.values()} | {c.model for c in findings.checks.values()}
+    named |= {e.model for e in findings.evaluations.values()}
     if len(named) == 1:
         return named.pop()
     if findings.diagnoses:
@@ -96,6 +99,7 @@ def _facts(findings: Findings) -> str:
     contexts = {d.train_context for d in findings.diagnoses.values()}
     contexts |= {r.train_context for r in findings.trainings.values()}
     families = {d.family for d in findings.diagnoses.values()} | {c.family for c in findings.checks.values()}
+    families |= {e.family for e in findings.evaluations.values()}
     sequences = {d.n for d in findings.diagnoses.values()}
     facts = []
     if families:

@@ -14,13 +14,14 @@ from lengthen.results import (
     Comparison,
     Demonstration,
     Diagnosis,
+    Evaluation,
     Result,
     Study,
     TrainingRecord,
 )
 
 KINDS: dict[str, type[Result]] = {
-    kind.__name__: kind for kind in (Demonstration, Comparison, Diagnosis, TrainingRecord, CheckResult, Study)
+    kind.__name__: kind for kind in (Demonstration, Comparison, Diagnosis, TrainingRecord, CheckResult, Evaluation, Study)
 }
 
 
@@ -36,6 +37,7 @@ class Findings:
     diagnoses: dict[str, Diagnosis] = field(default_factory=dict)
     trainings: dict[str, TrainingRecord] = field(default_factory=dict)
     checks: dict[str, CheckResult] = field(default_factory=dict)
+    evaluations: dict[str, Evaluation] = field(default_factory=dict)
     studies: dict[str, Study] = field(default_factory=dict)
     certificates: list[Certificate] = field(default_factory=list)
     unpaired: dict[str, str] = field(default_factory=dict)
@@ -68,6 +70,8 @@ class Findings:
             _put(self.trainings, result.intervention, result, file)
         elif isinstance(result, CheckResult):
             _put(self.checks, result.model, result, file)
+        elif isinstance(result, Evaluation):
+            _put(self.evaluations, result.model, result, file)
         elif isinstance(result, Study):
             _put(self.studies, result.name, result, file)
 

@@ -15,11 +15,13 @@ from rich.text import Text
 from lengthen.reporting.run_folder import arm_label
 from lengthen.reporting.state_tables import drift_table, patching_table, remembrance_table
 from lengthen.reporting.tabulation import Table, bucket_table, support_table, survey_table, table
+from lengthen.reporting.task_tables import evaluation_table
 from lengthen.results import (
     CheckResult,
     Comparison,
     Demonstration,
     Diagnosis,
+    Evaluation,
     Result,
     SupportTable,
     TrainingRecord,
@@ -61,6 +63,11 @@ def _(result: Comparison) -> None:
         print(certificate.verdict)
     for reason in result.unpaired.values():
         print(f"No certificate: {reason}")
+
+
+@show.register
+def _(result: Evaluation) -> None:
+    _print(evaluation_table(result))
 
 
 @show.register

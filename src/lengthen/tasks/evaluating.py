@@ -78,8 +78,10 @@ def evaluate(
     settings |= {"haystack": haystack, "max_new_tokens": max_new_tokens}
     kept = CellFile(cells, settings, resume=resume)
     cost, grid = Cost(), [(task, length) for task in found for length in _lengths(task, lengths)]
-    for task, length in grid:  # what is too short is told before the first cell takes its time
-        task.group(Wanted(length, codec, seed=seed, depths=depths[:1], haystack=haystack))
+    shortest = min([length for length in lengths if length] or [0])
+    for task in found:  # what is too short is told before the first cell takes its time
+        for index in range(n if task.count is None else 0):
+            task.group(Wanted(shortest, codec, seed=seed, index=index, depths=depths[:1], haystack=haystack))
     for done, (task, length) in enumerate(grid):
         wanted: list[float | None] = [*dict.fromkeys(depths)] if task.by_depth else [None]
         missing = [d for d in wanted if kept.get(task.name, length, d) is None]

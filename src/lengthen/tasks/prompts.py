@@ -75,8 +75,8 @@ class Wanted:
     answered: bool = False
 
     def draws(self, task: str) -> random.Random:
-        """Random numbers of a task that depend on seed, split, length and index alone."""
-        return random.Random(f"{self.seed}/{self.split}/{task}/{self.length}/{self.index}")
+        """Random numbers of a task that depend on seed, split and index alone: other lengths ask the same."""
+        return random.Random(f"{self.seed}/{self.split}/{task}/{self.index}")
 
 
 def drawn(
