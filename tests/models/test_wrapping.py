@@ -307,7 +307,13 @@ def test_a_model_of_short_convolutions_alone_is_told_that_it_has_no_recurrent_st
 
 @pytest.mark.parametrize(
     "spoil, match",
-    [("missing", "does not exist"), ("config", "config.json"), ("weights", "cannot be loaded"), ("tensor", "lack")],
+    [
+        ("missing", "does not exist"),
+        ("config", "config.json"),
+        ("weights", "cannot be loaded"),
+        ("tensor", "lack"),
+        ("vocabulary", r"weight in .*model has shape \(256, 32\), but config.json says \(300, 32\)"),
+    ],
 )
 def test_a_damaged_model_directory_is_a_sentence(tmp_path, spoil, match):
     from safetensors.torch import load_file, save_file
@@ -318,6 +324,9 @@ def test_a_damaged_model_directory_is_a_sentence(tmp_path, spoil, match):
         folder = tmp_path / "nothing"
     elif spoil == "config":
         (folder / "config.json").unlink()
+    elif spoil == "vocabulary":
+        settings = (folder / "config.json").read_text().replace('"vocab_size": 256', '"vocab_size": 300')
+        (folder / "config.json").write_text(settings)
     elif spoil == "weights":
         (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:2000])
     else:
@@ -326,3 +335,28 @@ def test_a_damaged_model_directory_is_a_sentence(tmp_path, spoil, match):
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(InputError, match=match):
         load(folder)
+
+
+class Payload:
+    """What a pickle may hold instead of weights."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("library", ["transformers", "mamba_ssm"])
+def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(tmp_path, library):
+    model, ran = tmp_path / "model", tmp_path / "ran"
+    tiny_mamba2().save_pretrained(model)
+    (model / "model.safetensors").unlink()
+    if library == "transformers":
+        torch.save({"weight": Payload(ran)}, model / "pytorch_model.bin")
+    else:
+        (model / "config.json").write_text('{"d_model": 32, "n_layer": 2, "ssm_cfg": {"layer": "Mamba2"}}')
+        (model / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": Payload(ran)}, protocol=4))
+    with pytest.raises(InputError, match="nothing else is read from a pickle, which may run code") as caught:
+        load(model)
+    assert not ran.exists() and "weights_only" not in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,17 @@ def load_library_model(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found: Any = loader.from_pretrained(
-                str(model), dtype=wanted, trust_remote_code=trust_remote_code, output_loading_info=True
+                str(model),
+                dtype=wanted,
+                trust_remote_code=trust_remote_code,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, by name
             )
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"The weights in {model} cannot be read as plain weights, and nothing else is read from a pickle, which may "
+            "run code; save the model as safetensors."
+        ) from error
     except Exception as error:
         raise InputError(f"The model {model} cannot be loaded ({_one_line(error)}).") from error
     finally:
@@ -79,6 +89,8 @@ def load_library_model(
         raise InputError(
             f"The weights in {model} lack {len(missing)} tensors, such as {missing[0]}; save the model again."
         )
+    for name, held, expected in sorted(info["mismatched_keys"]):
+        raise InputError(f"{name} in {model} has shape {tuple(held)}, but config.json says {tuple(expected)}.")
     return loaded.to(device).eval() if device is not None else loaded.eval()
 
 

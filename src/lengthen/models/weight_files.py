@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -55,7 +56,9 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         except (SafetensorError, OSError) as error:
             raise InputError(f"{path} is not a readable safetensors file ({_line(error)}); fetch it again.") from None
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a pickle's version: it is read, or refused below
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise InputError(
             f"{path} cannot be read as plain weights, and nothing else is read from a pickle, which may run code "
