@@ -66,3 +66,13 @@ def plays():
 
     training, held_out = bundled_plays()
     return load_corpus(training), load_corpus(held_out)
+
+
+def plain_transformers(folder):
+    """The model in a folder as transformers alone loads it: by its class, since fla, once imported, takes over AutoModel."""
+    import json
+
+    import transformers
+
+    (name,) = json.loads((folder / "config.json").read_text())["architectures"]
+    return getattr(transformers, name).from_pretrained(folder)

@@ -208,10 +208,17 @@ def installed(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setitem(sys.modules, module.__name__, module)
         forget()
 
+    uninstall(monkeypatch)
     for package in ("fla", "fla.ops", "mamba_ssm", "mamba_ssm.ops"):
         monkeypatch.setitem(sys.modules, package, types.ModuleType(package))
     yield install
     forget()
+
+
+def uninstall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The libraries as if nothing of them had been imported."""
+    for name in [name for name in sys.modules if name.split(".")[0] in ("fla", "mamba_ssm")]:
+        monkeypatch.delitem(sys.modules, name)
 
 
 def forget() -> None:
@@ -279,6 +286,7 @@ def test_mamba_ssm_is_taken_by_what_it_can(installed) -> None:
 
 
 def test_a_library_that_does_not_import_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    uninstall(monkeypatch)
     monkeypatch.setitem(sys.modules, "fla", None)
     monkeypatch.setitem(sys.modules, "mamba_ssm", None)
     forget()

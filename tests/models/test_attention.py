@@ -9,8 +9,8 @@ from lengthen import check, stream, wrap, zero_state
 from lengthen.errors import InputError
 from lengthen.models import attention
 from lengthen.models.attention import AttentionCache, SequenceState
-from lengthen.models.parity import _error, _state_error
 from lengthen.models.binding import sequence_start
+from lengthen.models.parity import _error, _state_error
 from lengthen.state import RecurrentState
 from tests.conftest import tiny_mamba2
 from tests.models.family_properties import IDS, builder

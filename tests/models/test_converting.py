@@ -8,13 +8,13 @@ import sys
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
+from transformers import MambaConfig, MambaForCausalLM
 
 from lengthen import convert, load
 from lengthen.errors import InputError, ParityError
 from lengthen.models import tokenizer_for
 from lengthen.models.checkpoints import read_checkpoint
-from tests.conftest import tiny_mamba2
+from tests.conftest import plain_transformers, tiny_mamba2
 from tests.models.mamba_ssm_checkpoints import FIRST, SECOND, config, random_weights, restated_logits, stored, write
 
 CASES = {
@@ -86,7 +86,7 @@ def test_a_round_trip_changes_no_bit(case, tmp_path):
 def test_transformers_loads_what_was_written(case, tmp_path):
     source, settings, weights = case
     convert(source, tmp_path / "out")
-    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    plain = plain_transformers(tmp_path / "out")
     found = {n.replace("embeddings.", "embedding."): t for n, t in plain.state_dict().items()}
     assert_same(found, weights)
     assert plain.dtype == weights["lm_head.weight"].dtype
@@ -116,7 +116,7 @@ def test_tensors_of_two_dtypes_keep_theirs_and_lose_nothing_in_transformers(tmp_
     assert convert(source, tmp_path / "out").dtypes == ["bfloat16", "float32"]
     convert(tmp_path / "out", tmp_path / "back", to="mamba_ssm")
     assert_same(stored(tmp_path / "back"), weights | exact)
-    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    plain = plain_transformers(tmp_path / "out")
     assert torch.equal(plain.backbone.layers[1].mixer.A_log, exact["backbone.layers.1.mixer.A_log"])
     mixed = load(source)
     assert mixed.backbone.layers[0].mixer.in_proj.weight.dtype == torch.bfloat16

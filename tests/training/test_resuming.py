@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -131,6 +132,20 @@ def test_a_checkpoint_without_its_marker_counts_as_not_there(tmp_path, plays, tr
     assert (tmp_path / "run" / "checkpoint-2").exists() and not checkpoints_in(tmp_path / "run")
     train(tmp_path / "run", plays[0], resume=True, steps=4, save_steps=2)
     assert_same(remains(tmp_path / "run"), remains(trained))
+
+
+def test_a_run_killed_before_it_dropped_old_checkpoints_drops_them(tmp_path, plays, trained, monkeypatch):
+    from lengthen.training import checkpoints
+
+    def work():
+        monkeypatch.setattr(checkpoints, "keep_last", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        train(tmp_path / "run", plays[0], resume=True, steps=4, save_steps=2)
+
+    shutil.copytree(trained, tmp_path / "run")
+    shutil.copytree(trained / "checkpoint-2", tmp_path / "run" / "checkpoint-1")
+    assert in_child(work)[0] == -signal.SIGKILL and len(checkpoints_in(tmp_path / "run")) == 3
+    train(tmp_path / "run", plays[0], resume=True, steps=4, save_steps=2)
+    assert [path.name for path in checkpoints_in(tmp_path / "run")] == ["checkpoint-2", "checkpoint-4"]
 
 
 @pytest.mark.acceptance

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from lengthen import post_train
+from tests.conftest import plain_transformers
 from tests.training.launching import finish, start
 from tests.training.matrix_cases import RUN, corpus, model
 from tests.training.test_matrix import INTERVENTIONS, distance, plain
@@ -60,7 +60,7 @@ def test_probes_find_the_same(trained, tmp_path, way):
 
 
 def test_a_sharded_run_resumes_and_its_model_is_the_library_s(trained):
-    whole, resumed = (AutoModelForCausalLM.from_pretrained(trained / n / "model") for n in ("tbptt fsdp2", "resumed"))
+    whole, resumed = (plain_transformers(trained / n / "model") for n in ("tbptt fsdp2", "resumed"))
     losses = [json.loads((trained / f"{n}.json").read_text())["losses"] for n in ("tbptt fsdp2", "resumed")]
     assert losses[0] == losses[1] and len(losses[0]) == RUN["steps"]
     for (name, one), other in zip(whole.named_parameters(), resumed.parameters()):

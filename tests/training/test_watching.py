@@ -10,7 +10,7 @@ from lengthen.data import HeldOutSequences
 from lengthen.errors import InputError
 from lengthen.streaming import reset_losses
 from lengthen.training import StreamedLoss
-from tests.conftest import tiny_mamba2
+from tests.conftest import plain_transformers, tiny_mamba2
 from tests.training.matrix_cases import model
 from tests.training.test_resuming import assert_same, remains, stop_after
 
@@ -41,9 +41,7 @@ def test_what_is_found_is_logged_and_changes_nothing(tmp_path, plays):
 
 
 def trained(folder):
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(folder)
+    return plain_transformers(folder)
 
 
 def test_tensorboard_gets_it_too(tmp_path, plays):

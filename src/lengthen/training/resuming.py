@@ -123,8 +123,12 @@ class ResumableTrainer(Trainer):
     def _checkpoint_for(self, asked: str | bool) -> Path | None:
         assert self.args.output_dir is not None
         if asked is True:
-            checkpoints.clear(Path(self.args.output_dir))
-            return checkpoints.latest(Path(self.args.output_dir), self._identity)
+            folder = Path(self.args.output_dir)
+            checkpoints.clear(folder)
+            found = checkpoints.latest(folder, self._identity)
+            if self.args.save_total_limit:  # a run killed between a checkpoint and this left one too many
+                checkpoints.keep_last(folder, self.args.save_total_limit)
+            return found
         checkpoints.require_usable(Path(str(asked)), self._identity)
         return Path(str(asked))
 
