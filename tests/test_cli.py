@@ -223,7 +223,7 @@ def test_options_from_a_file(capsys, model, text, tmp_path):
 
 def test_families(capsys):
     code, out, _ = run(capsys, "families")
-    assert code == 0 and "mamba2 (transformers)" in out and "GraniteMoeHybrid" in out and "mamba2 ssd" in out
+    assert code == 0 and "mamba2 (transformers)" in out and "GraniteMoeHybrid" in out and "Kernels: classic" in out
 
 
 def files(folder):
