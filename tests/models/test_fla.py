@@ -4,6 +4,7 @@ import copy
 import importlib
 import inspect
 import pickle
+import re
 import subprocess
 import sys
 
@@ -148,6 +149,26 @@ def test_what_has_no_stand_in_is_refused(monkeypatch, options, reason):
     assert not [m for m in model.modules() if "forward" in m.__dict__ or "_lengthen" in m.__dict__]
 
 
+@pytest.mark.parametrize(
+    "name, layer",
+    [
+        ("Mamba3", "backbone.layers.0.mixer (Mamba3)"),
+        ("LogLinearMamba2", "backbone.layers.0.mixer (LogLinearMamba2)"),
+        ("GSA", "model.layers.0.attn (GatedSlotAttention)"),
+        ("ABC", "model.layers.0.attn (ABCAttention)"),
+    ],
+)
+def test_a_class_that_no_family_runs_is_refused_by_name(fla, name, layer):  # noqa: F811
+    """The first two raise for several tokens with a cache, the others are recurrences that fla calls attention."""
+    models = importlib.import_module("fla.models")
+    config = getattr(models, f"{name}Config")(hidden_size=64, num_hidden_layers=2, vocab_size=64)
+    with torch.device("meta"):
+        model = getattr(models, f"{name}ForCausalLM")(config)
+    with pytest.raises(InputError, match=re.escape(f"has the recurrent layer {layer}")):
+        wrap(model)
+    assert not [m for m in model.modules() if "forward" in m.__dict__ or "_lengthen" in m.__dict__]
+
+
 # -- loading ------------------------------------------------------------------------------------------------------
 
 
@@ -208,6 +229,24 @@ def test_checkpointing_drops_the_library_s_cache(fla_runs_on_cpu):  # noqa: F811
     assert _error(checkpointed, carried) > 1e-2
 
 
+@torch.no_grad()
+def test_a_look_ahead_leaves_rwkv_7_s_cache_half_updated(fla_runs_on_cpu):  # noqa: F811
+    """With use_cache=False its shifted token moves on and its matrix does not."""
+    model = builder("RWKV7", {})()
+    cache = model(IDS[:, :20], use_cache=True).past_key_values
+    before = [{name: tensor.clone() for name, tensor in layer.items() if tensor is not None} for layer in cache]
+    model(IDS[:, 20:40], past_key_values=cache, use_cache=False)
+    for held, layer in zip(before, cache, strict=True):
+        assert torch.equal(layer["recurrent_state"], held["recurrent_state"])
+        assert not torch.equal(layer["conv_state"], held["conv_state"])
+
+    wrap(model)
+    state = model(IDS[:, :20]).final_state
+    whole = model(IDS).logits[:, 20:]
+    model(IDS[:, 20:40], initial_state=state, use_cache=False)
+    assert _error(model(IDS[:, 20:], initial_state=state).logits, whole) < 1e-5
+
+
 def test_rwkv_6_heeds_no_packing_where_a_state_is_carried(fla_runs_on_cpu):  # noqa: F811
     """With a cache its token shift reaches over the start of a packed sequence; a reset does not."""
     model = builder("RWKV6", {})()
@@ -231,3 +270,9 @@ def test_the_library_s_recurrent_delta_rule_has_no_backward():
     kernel = importlib.import_module("fla.ops.gated_delta_rule.fused_recurrent")
     function = next(f for n, f in vars(kernel).items() if n.endswith("Function") and hasattr(f, "backward"))
     assert "raise NotImplementedError" in inspect.getsource(function.backward)
+    layer = importlib.import_module("fla.layers.gated_deltanet").GatedDeltaNet
+    assert "q_len <= 64 and not self.training" in inspect.getsource(layer.forward)  # where the layer picks it
+    model = wrap(builder("GatedDeltaNet", {})())
+    assert not model.training
+    model(IDS[:, :40], labels=IDS[:, :40]).loss.backward()
+    assert all(p.grad.abs().sum() > 0 for n, p in model.named_parameters() if n.endswith("A_log"))

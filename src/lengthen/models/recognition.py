@@ -91,8 +91,13 @@ def require_no_unknown_layer(model: nn.Module, known: Layers) -> None:
 
 
 def _is_attention(module: nn.Module) -> bool:
-    """Whether a layer's past is keys and values: so called by its library, and without a recurrence's parameters."""
-    return type(module).__name__.endswith("Attention") and not _recurrence_parameters(module)
+    """Whether a layer's past is keys and values: so called by its library, and without a recurrence's parameters.
+
+    fla calls recurrences attention too.
+    """
+    cls = type(module)
+    recurrent = cls.__module__.startswith("fla.layers.") and cls.__module__ != "fla.layers.attn"
+    return cls.__name__.endswith("Attention") and not recurrent and not _recurrence_parameters(module)
 
 
 def _recurrence_parameters(module: nn.Module) -> list[str]:
