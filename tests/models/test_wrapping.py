@@ -337,6 +337,14 @@ def test_a_damaged_model_directory_is_a_sentence(tmp_path, spoil, match):
         load(folder)
 
 
+def test_a_mixture_of_experts_loads_and_runs_in_float64(tmp_path):
+    model = build_tiny_model(next(tiny for tiny in TINY_MODELS if tiny.name == "Jamba"))
+    model.save_pretrained(tmp_path)
+    ids = IDS[:, :20] % 64
+    with torch.no_grad():
+        assert _error(load(tmp_path, dtype="float64")(ids).logits, wrap(model)(ids).logits) < 1e-5
+
+
 class Payload:
     """What a pickle may hold instead of weights."""
 

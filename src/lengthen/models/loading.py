@@ -91,6 +91,8 @@ def load_library_model(
         )
     for name, held, expected in sorted(info["mismatched_keys"]):
         raise InputError(f"{name} in {model} has shape {tuple(held)}, but config.json says {tuple(expected)}.")
+    if loaded.dtype == torch.float64 and hasattr(loaded, "set_experts_implementation"):
+        loaded.set_experts_implementation("eager")  # the grouped products know no float64
     return loaded.to(device).eval() if device is not None else loaded.eval()
 
 
