@@ -246,6 +246,9 @@ def test_provenance_counts_the_age_of_a_chain():
         ("random-noise:std=0", "above 0"),
         ("fitted-noise:momentum=1.0", "momentum"),
         ("state-passing:zero_fraction=2", "zero_fraction"),
+        ("0.5 zero + 0.5 none", "no intervention 'none'"),
+        ("0.5 zero + tbptt", "'tbptt' of a mixture has no share"),
+        ("0.5 zero + 0.4 tbptt", "add up to 1"),
     ],
 )
 def test_bad_settings_are_a_sentence(text, match):
@@ -267,6 +270,12 @@ def test_settings_from_text():
         "relative": True,
         "seed": 0,
     }
+
+
+def test_a_mixture_by_name_has_each_part_on_its_share():
+    made = intervention_named("0.25 zero + 0.75 state-passing:zero_fraction=0", seed=3)
+    assert [(part.name, share) for part, share in made.parts] == [("zero", 0.25), ("state-passing", 0.75)]
+    assert (made.parts[1][0].zero_fraction, made.parts[1][0].seed) == (0, 3)
 
 
 def test_random_noise_by_name_keeps_its_size_where_only_the_seed_is_set():

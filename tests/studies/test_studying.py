@@ -104,8 +104,6 @@ def test_each_cell_has_a_name_of_its_own_and_each_intervention_can_be_made():
     for text in {s.intervention for s in settings}:
         made = intervention_of(text, 0)
         assert wants_lanes(made) == ("tbptt" in text)
-    with pytest.raises(InputError, match="no intervention 'none'"):
-        intervention_of("0.5 zero + 0.5 none", 0)
 
 
 def test_the_command_shows_and_keeps_the_study(capsys, monkeypatch, tmp_path):

@@ -49,3 +49,4 @@ def test_a_short_chain_goes_through_fewer_windows_than_its_depth():
     later = torch.tensor(ages[3:])
     assert later.min() == 1 and later.max() == 3
     assert all(sorted(column) == [1, 1, 2, 2, 3, 3] for column in later.T.tolist())
+    assert len(set(map(tuple, later.T.tolist()))) == 3  # the lanes in turn

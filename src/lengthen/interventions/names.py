@@ -6,6 +6,7 @@ from typing import Any
 
 from lengthen.errors import InputError
 from lengthen.interventions.base import Intervention, Zero
+from lengthen.interventions.mixture import Mixture
 from lengthen.interventions.noise import FittedNoise, RandomNoise
 from lengthen.interventions.passing import TBPTT, StatePassing
 
@@ -13,11 +14,15 @@ INTERVENTIONS = ("state-passing", "tbptt", "fitted-noise", "random-noise", "zero
 
 
 def intervention_named(text: str, seed: int = 0) -> Intervention:
-    """An intervention by its name on the command line: NAME or NAME:setting=value,setting=value.
+    """An intervention by its name on the command line: NAME, NAME:setting=value,setting=value, or a mixture of such, each
+    with its share of the rows, as in "0.25 zero + 0.75 tbptt".
 
     random-noise without a std has ten times the standard deviation of ordinary final states. seed: of the draws, where
     the settings name none. Raises InputError for an unknown name or setting.
     """
+    parts = text.split(" + ")
+    if len(parts) > 1:
+        return Mixture([_part(part, seed) for part in parts])
     makers = {c.name: c for c in (StatePassing, TBPTT, FittedNoise, RandomNoise, Zero)}
     name, _, rest = text.partition(":")
     if name not in makers:
@@ -34,6 +39,13 @@ def intervention_named(text: str, seed: int = 0) -> Intervention:
         return makers[name](**settings)
     except TypeError as error:
         raise InputError(f"The intervention {name} does not take these settings: {error}.") from None
+
+
+def _part(text: str, seed: int) -> tuple[Intervention, float]:
+    share, _, named = text.strip().partition(" ")
+    if not isinstance(_value(share), float | int):
+        raise InputError(f"The part {text.strip()!r} of a mixture has no share; write one before it, as in 0.25 zero.")
+    return intervention_named(named.strip(), seed), float(share)
 
 
 def _value(text: str) -> bool | int | float | str:

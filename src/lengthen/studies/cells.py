@@ -91,7 +91,7 @@ def _post_train(model: nn.Module, setting: Setting, seed: int) -> str | None:
     intervention = intervention_of(setting.intervention, seed)
     corpus, context = _corpora()[0], setting.base.train_context
     if wants_lanes(intervention):  # lanes that move on, rather than stay in as many plays
-        corpus = corpus.sections(setting.section * context + 1)
+        corpus = corpus.sections(CONTEXTS * context + 1)
     optimisation = Optimisation(steps=setting.steps, rows=setting.base.rows, learning_rate=setting.learning_rate)
     try:
         run_training(model, corpus, intervention, optimisation, train_context=context, seed=seed + 1)

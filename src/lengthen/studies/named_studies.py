@@ -24,14 +24,17 @@ FAMILIES = {
     "Gated DeltaNet": Base(GatedDeltaNetRecipe(), train_context=32, rows=32, steps=600),
 }
 MIXTURES = {
-    "state passing, no zero rows": PLAIN,
-    "state passing, a quarter zero rows": PASSING,
-    "state passing, half zero rows": "state-passing:zero_fraction=0.5",
-    "quarter zero rows, others reset at 2 %": "state-passing:zero_fraction=0.25,p_zero=0.02",
-    "half passed, quarter fitted noise, quarter zero": f"0.25 zero + 0.25 fitted-noise + 0.5 {PLAIN}",
+    "passed": PLAIN,
+    "¼ zero, ¾ passed": PASSING,
+    "½ zero, ½ passed": "state-passing:zero_fraction=0.5",
+    "½ noise, ½ passed": f"0.5 fitted-noise + 0.5 {PLAIN}",
+    "¼ zero, ¼ noise, ½ passed": f"0.25 zero + 0.25 fitted-noise + 0.5 {PLAIN}",
+    "¼ zero, ½ noise, ¼ passed": f"0.25 zero + 0.5 fitted-noise + 0.25 {PLAIN}",
+    "½ zero, ¼ noise, ¼ passed": f"0.5 zero + 0.25 fitted-noise + 0.25 {PLAIN}",
     "TBPTT": "tbptt",
-    "three quarters TBPTT, quarter zero": "0.25 zero + 0.75 tbptt",
+    "¼ zero, ¾ TBPTT": "0.25 zero + 0.75 tbptt",
 }
+"""Shares of the rows that start from zero, from fitted noise, and from passed states."""
 
 
 def _interventions() -> StudyPlan:

@@ -43,14 +43,12 @@ class Setting:
     """An arm: a base, what its post-training starts windows from (see intervention_of), its steps and peak rate.
 
     The peak is reached at once and falls by a cosine to zero over the run's own steps. No steps: the base itself.
-    section: after how many windows lanes that read on (TBPTT's) go elsewhere.
     """
 
     base: Base = field(default_factory=Base)
     intervention: str = "state-passing"
     steps: int = 500
     learning_rate: float = 3e-3
-    section: int = 64
 
     @property
     def before(self) -> Setting:
@@ -60,7 +58,7 @@ class Setting:
     @property
     def control(self) -> Setting:
         """The same post-training from the zero state."""
-        return replace(self, intervention="zero", section=64) if self.steps else self.before
+        return replace(self, intervention="zero") if self.steps else self.before
 
     def describe(self) -> dict[str, Any]:
         """Plain values that tell one setting from another."""
