@@ -213,7 +213,7 @@ def post_train(
         train_context: Positions of a training window.
         steps: Optimiser steps, or auto: as many as it takes until the far loss of --watch is repaired, at most 2000.
         intervention: state-passing, tbptt, fitted-noise, random-noise, or zero (the control); settings after a colon, as in
-            state-passing:zero_fraction=0.5.
+            state-passing:zero_fraction=0.5; shares of the rows, as in "0.25 zero + 0.75 tbptt".
         rows: Windows a step, over all processes.
         learning_rate: The peak; a tenth of pre-training's is the usual choice.
         warmup: Steps until the peak.
