@@ -87,3 +87,30 @@ def test_one_unknown_layer_among_known_ones_is_named(layer, reason):
     message = str(caught.value)
     assert f"{known[1]} ({type(layer).__name__})" in message and reason in message and "docs/new-family.md" in message
     assert not is_wrapped(model) and not list(wrapped_layers(model))
+
+
+class Discarding(nn.Module):
+    """As hand-made Mamba-2 layers are found: a cache is heeded for one token, and put aside for more."""
+
+    def forward(self, x, cache=None):
+        start = cache if cache is not None and x.shape[1] == 1 else torch.zeros_like(x[:, 0])
+        y = start[:, None] + x.cumsum(1)
+        return y, y[:, -1]
+
+
+class Around(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.known = Discarding(), nn.GRU(5, 5, batch_first=True)
+
+    def forward(self, x, cache=None):
+        return self.known(self.layer(x, cache)[0])[0]
+
+
+def test_a_layer_that_discards_its_cache_for_several_tokens_is_refused():
+    x, model = torch.randn(2, 9, 5, generator=torch.Generator().manual_seed(0)), Around()
+    _, cache = model.layer(x[:, :4])
+    dropped, alone = model(x[:, 4:], cache), model(x[:, 4:])
+    assert torch.equal(dropped, alone) and not torch.equal(model(x[:, 4:5], cache), alone[:, :1])
+    with pytest.raises(InputError, match=r"the recurrent layer layer \(Discarding\).*its forward takes cache"):
+        wrap(model)
