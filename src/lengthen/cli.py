@@ -372,8 +372,8 @@ def evaluate(
     Args:
         model: A directory or hub name.
         tasks: passkey, niah-single, niah-multikey, niah-multivalue, niah-multiquery, variable-tracking, babilong-qa1 to
-            babilong-qa5, copying, associative-recall, selective-copying, or file:PATH (JSON lines with input, question and
-            target); several divided by commas.
+            babilong-qa5, copying, associative-recall, selective-copying, file:PATH (JSON lines with input, question and
+            target), or lm-eval:TASK (with the extra lm-eval); several divided by commas.
         lengths: Tokens of a prompt, divided by commas; k is 1,024, M its square, 0 the facts without a haystack.
         depths: Where the fact of passkey and niah-single stands, as shares of the haystack.
         n: Haystacks a cell.

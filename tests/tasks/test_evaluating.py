@@ -8,7 +8,7 @@ import pytest
 
 from lengthen.errors import InputError
 from lengthen.reporting.run_folder import read_run
-from lengthen.tasks import TASKS, evaluate, evaluating
+from lengthen.tasks import TASKS, evaluate, evaluating, shared_prefixes
 from tests.conftest import tiny_mamba2
 
 
@@ -37,7 +37,7 @@ def test_cells_say_task_length_depth_and_interval(model, tmp_path):
 def test_haystacks_side_by_side_or_one_by_one_give_the_same(model, monkeypatch):
     """A random model gets tokens of copied text right now and then, so that the numbers are not all 0."""
     together = evaluate(model, ["copying", "babilong-qa2"], lengths=[2000], n=5)
-    monkeypatch.setattr(evaluating, "ROWS_TOGETHER", 1)
+    monkeypatch.setattr(shared_prefixes, "ROWS_TOGETHER", 1)
     alone = evaluate(model, ["copying", "babilong-qa2"], lengths=[2000], n=5)
     assert together.cells == alone.cells
     assert together.cells[0].token_accuracy > 0

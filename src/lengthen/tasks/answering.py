@@ -42,18 +42,18 @@ def scores(
     """
     found, shares = [0.0] * len(prompts), [0.0] * len(prompts)
     for members, state in final_states(model, [p.ids[:-1] for p in prompts], cost):
-        for rows in _alike([len(prompts[m].answer) for m in members]):
+        for rows in alike([len(prompts[m].answer) for m in members]):
             asked = [prompts[members[r]] for r in rows]
             last = torch.from_numpy(np.stack([p.ids[-1:] for p in asked])).to(state.device)
             if scoring == "exact":
-                right = _predicted(model, last, np.stack([p.answer for p in asked]), state.index(rows))
+                right, _ = known_answers(model, last, np.stack([p.answer for p in asked]), state.index(rows))
                 for r, row in zip(rows, right):
                     found[members[r]], shares[members[r]] = float(row.all()), float(row.mean())
                 continue
             count = max_new_tokens or len(asked[0].answer) + ROOM
             said, _ = generate(model, last, count, initial_state=state.index(rows))
             for r, prompt, ids in zip(rows, asked, said.cpu().numpy()):
-                found[members[r]] = judged(codec.decode(_before_end(ids, codec)), prompt, scoring)
+                found[members[r]] = judged(codec.decode(before_end(ids, codec)), prompt, scoring)
     return found, shares if scoring == "exact" else None
 
 
@@ -64,25 +64,31 @@ def judged(output: str, prompt: Prompt, scoring: Scoring) -> float:
     return substring(output, prompt.targets)
 
 
-def _alike(sizes: Sequence[int]) -> Iterator[list[int]]:
+def alike(sizes: Sequence[int]) -> Iterator[list[int]]:
+    """Which have the same size, for each size."""
     for size in sorted(set(sizes)):
         yield [i for i, s in enumerate(sizes) if s == size]
 
 
-def _before_end(ids: Ids, codec: Codec) -> Ids:
+def before_end(ids: Ids, codec: Codec) -> Ids:
+    """The ids before an end of text."""
     ends = [] if codec.end is None else np.flatnonzero(ids == codec.end).tolist()
     return ids[: ends[0]] if ends else ids
 
 
-def _predicted(model: nn.Module, last: torch.Tensor, answers: Ids, state: RecurrentState) -> NDArray[np.bool_]:
-    """bool [n, A]: whether the largest logit at each token of the answers [n, A] is that token's."""
+def known_answers(
+    model: nn.Module, last: torch.Tensor, answers: Ids, state: RecurrentState
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """At each token of answers [n, A] that follow on `last` [n, 1]: whether the largest logit is that token's, and its
+    log-probability in nats, both [n, A]. Logits are never held but for a few positions."""
     wanted = torch.from_numpy(answers).to(last.device)
     inputs = torch.cat([last, wanted[:, :-1]], dim=1)
     step = max(1, LOGITS_TOGETHER // len(answers))
-    right = []
+    right, chances = [], []
     with evaluating(model):
         for low in range(0, inputs.shape[1], step):
             base, state = run_base(model, {"input_ids": inputs[:, low : low + step]}, state)
-            found = head_logits(library_model(model), base[0]).argmax(-1)
-            right.append(found == wanted[:, low : low + step])
-    return torch.cat(right, dim=1).cpu().numpy()
+            logits, there = head_logits(library_model(model), base[0]), wanted[:, low : low + step]
+            right.append(logits.argmax(-1) == there)
+            chances.append(logits.double().log_softmax(-1).gather(-1, there[..., None])[..., 0])
+    return torch.cat(right, dim=1).cpu().numpy(), torch.cat(chances, dim=1).cpu().numpy()

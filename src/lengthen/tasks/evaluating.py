@@ -19,7 +19,6 @@ from lengthen.models import (
     vocabulary_size,
     weights_fingerprint,
     wrap,
-    zero_state,
 )
 from lengthen.results import Cell, Evaluation, versions
 from lengthen.streaming import Progress
@@ -27,16 +26,13 @@ from lengthen.tasks.answering import scores
 from lengthen.tasks.catalogue import Task, task_named
 from lengthen.tasks.cells import CellFile
 from lengthen.tasks.codec import Codec
+from lengthen.tasks.harness import PREFIX, harness_cell
 from lengthen.tasks.prompts import Group, Wanted
 from lengthen.tasks.scoring import effective_length, wilson
-from lengthen.tasks.shared_prefixes import Cost
+from lengthen.tasks.shared_prefixes import Cost, rows_together
 
 LENGTHS = (1024, 2048, 4096, 8192)
 DEPTHS = tuple(i / 8 for i in range(9))
-TOKENS_TOGETHER, ROWS_TOGETHER = 1 << 15, 64
-"""Haystacks that run side by side: so many tokens and rows at most, unless one alone has more."""
-BYTES = 1 << 28
-"""What their states may take, unless those of one haystack take more."""
 
 
 def evaluate(
@@ -55,7 +51,7 @@ def evaluate(
     name: str = "",
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Evaluates a language model on tasks by name (tasks.TASKS, file:PATH).
+    """Evaluates a language model on tasks by name (those of tasks.TASKS, file:PATH, lm-eval:TASK).
 
     model: a directory, a hub name, or a model. lengths: tokens of a prompt; 0 for the facts without a haystack. depths:
     of the fact in tasks that have one (passkey, niah-single), 0 at the start to 1 at the end. n: haystacks a cell.
@@ -71,37 +67,42 @@ def evaluate(
         tokenizer = tokenizer if tokenizer is not None else tokenizer_for(model)
         model = load(model)
     wrap(model)
-    found = [task_named(task) for task in dict.fromkeys(tasks)]
+    found = [task if task.startswith(PREFIX) else task_named(task) for task in dict.fromkeys(tasks)]
+    generated = [task for task in found if not isinstance(task, str)]
     codec = Codec(tokenizer if tokenizer is not None else "bytes")
     _require(model, codec, found, lengths, depths, n, max_new_tokens)
     settings = {"weights": weights_fingerprint(model), "tokenizer": codec.identity, "n": n, "seed": seed}
     settings |= {"haystack": haystack, "max_new_tokens": max_new_tokens}
     kept = CellFile(cells, settings, resume=resume)
-    cost, grid = Cost(), [(task, length) for task in found for length in _lengths(task, lengths)]
-    shortest = min([length for length in lengths if length] or [0])
-    for task in found:  # what is too short is told before the first cell takes its time
-        for index in range(n if task.count is None else 0):
-            task.group(Wanted(shortest, codec, seed=seed, index=index, depths=depths[:1], haystack=haystack))
+    cost, ascending = Cost(), sorted(dict.fromkeys(lengths))
+    for made_here in generated:  # what is too short is told before the first cell takes its time
+        for length in {ascending[0], min(filter(None, ascending), default=0)}:
+            for index in range(n if made_here.count is None else 0):
+                made_here.group(Wanted(length, codec, seed=seed, index=index, depths=depths[:1], haystack=haystack))
+    grid = [(task, length) for task in found for length in (ascending if _by_length(task) else [0])]
+    result: dict[tuple[str, int, float | None], Cell] = {}
     for done, (task, length) in enumerate(grid):
-        wanted: list[float | None] = [*dict.fromkeys(depths)] if task.by_depth else [None]
-        missing = [d for d in wanted if kept.get(task.name, length, d) is None]
-        if missing:
-            made = _cells(model, task, length, missing, codec, settings, cost)
-            kept.add(made)
+        if isinstance(task, str):
+            cells_here = [kept.get(task, length, None) or kept.get(task, 0, None)]
+            if cells_here == [None]:
+                made = harness_cell(model, task, length, codec, tokenizer, n=n, seed=seed, cost=cost)
+                kept.add([made])
+                cells_here = [made]
+        else:
+            wanted: list[float | None] = [*dict.fromkeys(depths)] if task.by_depth else [None]
+            missing = [depth for depth in wanted if kept.get(task.name, length, depth) is None]
+            if missing:
+                kept.add(_cells(model, task, length, missing, codec, settings, cost))
+            cells_here = [kept.get(task.name, length, depth) for depth in wanted]
+        result |= {(cell.task, cell.length, cell.depth): cell for cell in cells_here if cell is not None}
         if progress is not None:
             progress(done + 1, len(grid))
-    result = [
-        cell
-        for task, length in grid
-        for depth in (dict.fromkeys(depths) if task.by_depth else [None])
-        if (cell := kept.get(task.name, length, depth)) is not None
-    ]
     return Evaluation(
         model=name or type(library_model(model)).__name__,
         family=family_name(model),
         seed=seed,
-        cells=result,
-        effective_lengths=effective_lengths(result),
+        cells=[*result.values()],
+        effective_lengths=effective_lengths([*result.values()]),
         tokens=cost.tokens,
         tokens_processed=cost.processed,
         configuration={**settings, "lengths": list(lengths), "depths": list(depths)},
@@ -117,8 +118,8 @@ def effective_lengths(cells: Sequence[Cell]) -> dict[str, int | None]:
     return {task: effective_length(accuracies) for task, accuracies in found.items()}
 
 
-def _lengths(task: Task, lengths: Sequence[int]) -> Sequence[int]:
-    return sorted(dict.fromkeys(lengths)) if task.count is None else [0]
+def _by_length(task: Task | str) -> bool:
+    return isinstance(task, str) or task.count is None
 
 
 def _cells(
@@ -143,8 +144,7 @@ def _cells(
     index = 0
     while index < n:
         first = group(index)
-        rows = sum(map(len, first.values()))
-        together = _together(model, length, rows)
+        together = max(1, rows_together(model, length) // sum(map(len, first.values())))
         groups = [first, *(group(i) for i in range(index + 1, min(n, index + together)))]
         index += len(groups)
         prompts = [p for g in groups for asked in g.values() for p in asked]
@@ -165,16 +165,10 @@ def _cells(
     return cells
 
 
-def _together(model: nn.Module, length: int, rows: int) -> int:
-    """How many haystacks of so many prompts each run side by side."""
-    states = BYTES // (zero_state(model, 1, "meta").bytes * rows)
-    return max(1, min(ROWS_TOGETHER // rows, TOKENS_TOGETHER // (max(length, 1) * rows), states))
-
-
 def _require(
     model: nn.Module,
     codec: Codec,
-    tasks: Sequence[Task],
+    tasks: Sequence[Task | str],
     lengths: Sequence[int],
     depths: Sequence[float],
     n: int,

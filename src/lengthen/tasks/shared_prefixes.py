@@ -9,11 +9,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from lengthen.models import sequence_start
+from lengthen.models import sequence_start, zero_state
 from lengthen.models.language_models import run_base
 from lengthen.state import RecurrentState
 from lengthen.streaming import evaluating, segment_for
 from lengthen.tasks.codec import Ids
+
+TOKENS_TOGETHER, ROWS_TOGETHER = 1 << 15, 64
+"""Rows that run side by side: so many, with so many tokens."""
+BYTES = 1 << 28
+"""What their states may take."""
 
 
 @dataclass
@@ -46,6 +51,12 @@ def final_states(
     with evaluating(model):
         start = sequence_start(model, 1)
         yield from _run(model, rows, start, [_Branch(0, list(range(len(rows))))], cost, segment)
+
+
+def rows_together(model: nn.Module, length: int) -> int:
+    """How many rows of this length may run side by side, at least one."""
+    states = BYTES // zero_state(model, 1, "meta").bytes
+    return max(1, min(ROWS_TOGETHER, TOKENS_TOGETHER // max(length, 1), states))
 
 
 def _run(
