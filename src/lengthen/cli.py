@@ -33,6 +33,7 @@ from lengthen.command_line import (
 from lengthen.errors import InputError, LengthenError
 
 if TYPE_CHECKING:
+    from lengthen.data import Corpus
     from lengthen.results import CheckResult
 
 app = App(
@@ -186,8 +187,10 @@ def diagnose(
 def post_train(
     model: str,
     *,
-    data: str,
+    data: str | None = None,
     train_context: int,
+    task: str | None = None,
+    haystack: str | None = None,
     steps: int | Literal["auto"] = 500,
     intervention: str = "state-passing",
     rows: int = 16,
@@ -211,6 +214,8 @@ def post_train(
         model: A directory or hub name; it is not changed, the trained model goes to OUT/model.
         data: Training text: a file, a directory, or hub:OWNER/NAME.
         train_context: Positions of a training window.
+        task: Instead of data, train on samples of a task (see evaluate), the loss on their answers alone.
+        haystack: What a task's facts are hidden in: noise, plays, or a text file (its own unless said).
         steps: Optimiser steps, or auto: as many as it takes until the far loss of --watch is repaired, at most 2000.
         intervention: state-passing, tbptt, fitted-noise, random-noise, or zero (the control); settings after a colon, as in
             state-passing:zero_fraction=0.5; shares of the rows, as in "0.25 zero + 0.75 tbptt".
@@ -231,6 +236,8 @@ def post_train(
     from lengthen.training import AUTO_STEPS, plan
     from lengthen.training import post_train as run
 
+    if (data is None) == (task is None):
+        raise InputError("Give either --data, a text to train on, or --task, a task whose samples to train on.")
     out = common.out or Path("lengthen-post-train")
     check_steps(AUTO_STEPS if steps == "auto" else steps, train_context)
     if dry_run:
@@ -247,10 +254,29 @@ def post_train(
         )
         print_json(found.to_json()) if common.json else print(found.text())
         return OK
+
+    def source() -> Corpus | str:
+        if task is None:
+            assert data is not None
+            return data
+        from lengthen.tasks import training_samples, unfit
+
+        reason = unfit(task, intervention)
+        if reason is not None:
+            print(f"lengthen: {reason}", file=sys.stderr)
+        return training_samples(
+            task,
+            train_context=train_context,
+            count=rows * (AUTO_STEPS if steps == "auto" else steps),
+            tokenizer=tokenizer or tokenizer_for(model),
+            seed=common.seed,
+            haystack=haystack,
+        )
+
     with run_folder(out, "post-train", common, resume=resume), Progress(common) as progress:
         result = run(
             load(model, dtype=common.dtype, device=device_of(common)),
-            data,
+            source(),
             train_context=train_context,
             steps=steps,
             intervention=intervention,

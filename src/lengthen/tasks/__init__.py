@@ -4,5 +4,6 @@ from lengthen.tasks.catalogue import TASKS, Task, task_named
 from lengthen.tasks.codec import Codec
 from lengthen.tasks.evaluating import evaluate
 from lengthen.tasks.prompts import Prompt
+from lengthen.tasks.samples import training_samples, unfit
 
-__all__ = ["TASKS", "Codec", "Prompt", "Task", "evaluate", "task_named"]
+__all__ = ["TASKS", "Codec", "Prompt", "Task", "evaluate", "task_named", "training_samples", "unfit"]

@@ -28,7 +28,7 @@ class Codec:
 
     tokenizer: "bytes", a tokenizer's directory or hub name, or a tokenizer of transformers. before: the ids that the
     tokenizer puts before a text of its own accord (BOS). end: its end-of-text id, where it has one. identity: a digest of what decides
-    the ids. Raises InputError for a tokenizer that loses digits.
+    the ids, by which codecs are equal. Raises InputError for a tokenizer that loses digits.
     """
 
     def __init__(self, tokenizer: str | Path | PreTrainedTokenizerBase) -> None:
@@ -42,6 +42,12 @@ class Codec:
             self.before = encoder.added()[0].astype(np.int64)
             self.end = self._tokenizer.eos_token_id
         self.require("0123456789")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Codec) and self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
 
     def encode(self, text: str) -> Ids:
         """The ids of a text by itself, int64 [length]."""
