@@ -424,8 +424,8 @@ class StudyRow(Result):
 
 @dataclass(frozen=True)
 class Study(Result):
-    """A sweep over settings and seeds. varies: what the values in StudyRow.setting are of; seconds: of all cells together;
-    configuration: each setting in full."""
+    """A sweep over settings and seeds. varies: what the values in StudyRow.setting are of; seconds: of CPU time, all
+    cells together; configuration: each setting in full."""
 
     name: str
     question: str

@@ -62,4 +62,3 @@ def test_markdown_says_which_command_made_it_and_what_failed():
     text = study_markdown(STUDY)
     assert text.startswith("## rates\n") and "`lengthen study rates --seeds 2 --seed 3`" in text
     assert "| 1e-3, state passing | 5.00 [4.50, 6.00] |" in text and "1, control: It is nan." in text
-    assert "2 minutes of one thread" in text

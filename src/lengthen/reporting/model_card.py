@@ -22,11 +22,10 @@ def certificate_markdown(certificate: Certificate) -> str:
 def study_markdown(study: Study) -> str:
     """A heading, the command that made it, the question and the table."""
     found = table(study)
-    facts = f"{found.note} {study.seconds / 60:,.0f} minutes of one thread."
     first = "" if study.seeds[0] == 0 else f" --seed {study.seeds[0]}"
     command = f"`lengthen study {study.name} --seeds {len(study.seeds)}{first}`"
     failed = [f"{', '.join(row.setting)}: {why}" for row in study.rows for why in dict.fromkeys(row.failed)]
-    return "\n\n".join([f"## {study.name}", f"{study.question} {command}", _rows(found), facts, *failed]) + "\n"
+    return "\n\n".join([f"## {study.name}", f"{study.question} {command}", _rows(found), found.note, *failed]) + "\n"
 
 
 def _rows(found: Table) -> str:

@@ -21,7 +21,8 @@ from lengthen.results import (
 )
 
 KINDS: dict[str, type[Result]] = {
-    kind.__name__: kind for kind in (Demonstration, Comparison, Diagnosis, TrainingRecord, CheckResult, Evaluation, Study)
+    kind.__name__: kind
+    for kind in (Demonstration, Comparison, Diagnosis, TrainingRecord, CheckResult, Evaluation, Study)
 }
 
 

@@ -62,7 +62,7 @@ def train_base(base: Base, seed: int, folder: Path) -> None:
 
 def run_cell(setting: Setting, seed: int, folder: Path) -> None:
     """Post-trains a copy of the base that lies in the folder, judges it, and writes its cell."""
-    began = time.perf_counter()
+    began = time.process_time()
     model = setting.base.recipe.build(seed)
     load_model(model, str(folder / f"{setting.base.key(seed)}.safetensors"))
     failed = _post_train(model, setting, seed) if setting.steps else None
@@ -79,7 +79,7 @@ def run_cell(setting: Setting, seed: int, folder: Path) -> None:
         setting=setting.describe(),
         **figures,
         n=count,
-        seconds=time.perf_counter() - began,
+        seconds=time.process_time() - began,
         failed=failed,
         versions=versions(),
     )
