@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import MambaConfig, MambaForCausalLM
 
-from lengthen import convert, load
+from lengthen import check, convert, load
 from lengthen.errors import InputError, ParityError
 from lengthen.models import tokenizer_for
 from lengthen.models.checkpoints import read_checkpoint
@@ -67,6 +67,19 @@ def test_a_mamba_ssm_checkpoint_is_loaded_as_it_is_defined(case, tmp_path):
     with torch.no_grad():
         found = model(TOKENS[None]).logits[0]
     assert relative(found.double(), restated_logits(plain, TOKENS)) < 1e-5
+
+
+@pytest.mark.parametrize("settings", [config(FIRST), config(SECOND)], ids=["mamba1", "mamba2"])
+def test_a_bf16_checkpoint_goes_on_from_a_float32_state_over_several_tokens(tmp_path, settings):
+    """mamba_ssm's own modules go on for one token alone, from a state rounded to the weights' type."""
+    model = load(write(tmp_path / "source", settings, random_weights(settings, torch.bfloat16)))
+    result = check(model)
+    assert result.passed, [c for c in result.checks if not c.passed]
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    with torch.no_grad():
+        state = model(TOKENS[None]).final_state
+    kept = [named["recurrent"] for named in state.tensors.values()]
+    assert all(t.dtype == torch.float32 and not torch.equal(t, t.bfloat16().float()) for t in kept)
 
 
 def test_a_round_trip_changes_no_bit(case, tmp_path):
