@@ -1,6 +1,7 @@
 // What the compiled kernels share: tensors as strided views, threads, the choice of an instruction set.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include <immintrin.h>
 #endif
 #if defined(__linux__)
+#include <dlfcn.h>
 #include <sys/mman.h>
 #endif
 
@@ -67,6 +69,25 @@ class FlushDenormals {
 #endif
 };
 
+// Runs work() here and on other threads, `threads` at most. PyTorch's own pool, where it stands on OpenMP under GNU's
+// names: its idle threads keep their cores busy for a while after each of PyTorch's operators, so that threads of our
+// own would have to share the cores with them.
+template <class Work>
+void on_threads(int threads, const Work& work) {
+#if defined(__linux__)
+    using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
+    static const auto parallel = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+    if (parallel) {
+        const auto call = [](void* data) { (*static_cast<const Work*>(data))(); };
+        return parallel(call, const_cast<Work*>(&work), unsigned(threads), 0);
+    }
+#endif
+    std::vector<std::thread> others;
+    for (int i = 1; i < threads; ++i) others.emplace_back(work);
+    work();
+    for (auto& other : others) other.join();
+}
+
 // Calls body(task) for each task below `tasks`, on at most `threads` threads; which thread runs a task never
 // changes a result. The first exception of a task is thrown here.
 template <class Body>
@@ -86,10 +107,11 @@ void parallel_for(int64_t tasks, int threads, const Body& body) {
             if (!failure) failure = std::current_exception();
         }
     };
-    std::vector<std::thread> others;
-    for (int64_t i = 1; i < threads && i < tasks; ++i) others.emplace_back(work);
-    work();
-    for (auto& other : others) other.join();
+    const int wanted = int(std::min<int64_t>(threads, tasks));
+    if (wanted > 1)
+        on_threads(wanted, work);
+    else
+        work();
     if (failure) std::rethrow_exception(failure);
 }
 

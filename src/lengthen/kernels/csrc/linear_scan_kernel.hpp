@@ -49,7 +49,9 @@ INLINE Tiles tiles_for(const LinearScan& s, Scratch& scratch, int width) {
 // Calls body(b, first channel, channels, channels rounded up) for every task.
 template <class Body>
 INLINE void over_channels(const LinearScan& s, const Body& body) {
-    constexpr int64_t group = 256;
+    // Long runs of memory, as wide as leaves every thread a task; a multiple of what a cache line holds.
+    const int64_t share = (s.batch * s.channels + s.threads - 1) / s.threads;
+    const int64_t group = std::clamp<int64_t>((share + 15) / 16 * 16, 256, 1024);
     const int64_t groups = (s.channels + group - 1) / group;
     parallel_for(s.batch * groups, s.threads, [&](int64_t task) {
         const int64_t d0 = task % groups * group;

@@ -4,8 +4,14 @@
 
 namespace short_conv_detail {
 
-constexpr int64_t width = 256;  // channels of a block: wide enough for memory to be read in long runs
-constexpr int64_t length = 32;  // positions of a tile
+constexpr int64_t width = 512;  // channels of a block at most: wide enough for memory to be read in long runs
+constexpr int64_t length = 24;  // positions of a tile
+
+// Channels of a block: as many as leave every thread one, a multiple of what a cache line holds.
+INLINE int64_t block_of(const ShortConv& p) {
+    const int64_t share = (p.batch * p.channels + p.threads - 1) / p.threads;
+    return std::clamp<int64_t>((share + 15) / 16 * 16, 128, width);
+}
 
 // The lanes that hold a block's channels.
 INLINE int64_t lanes(int columns) { return (columns + W - 1) / W * W; }
@@ -67,10 +73,10 @@ INLINE vf convolve(const float* here, const float* taps, vf bias, int64_t reach,
 
 inline void short_conv_forward(const ShortConv& p) {
     using namespace short_conv_detail;
-    const int64_t blocks = (p.channels + width - 1) / width, last = p.taps - 1;
+    const int64_t block = block_of(p), blocks = (p.channels + block - 1) / block, last = p.taps - 1;
     parallel_for(p.batch * blocks, p.threads, [&](int64_t task) {
-        const int64_t b = task / blocks, d0 = task % blocks * width;
-        const int columns = int(p.channels - d0 < width ? p.channels - d0 : width);
+        const int64_t b = task / blocks, d0 = task % blocks * block;
+        const int columns = int(std::min(p.channels - d0, block));
         const int64_t span = lanes(columns);
         Scratch& scratch = Scratch::of_this_thread();
         float* tile = scratch.take((length + last) * width);
@@ -106,10 +112,10 @@ inline void short_conv_forward(const ShortConv& p) {
 
 inline void short_conv_backward(const ShortConv& p) {
     using namespace short_conv_detail;
-    const int64_t blocks = (p.channels + width - 1) / width, last = p.taps - 1;
+    const int64_t block = block_of(p), blocks = (p.channels + block - 1) / block, last = p.taps - 1;
     parallel_for(p.batch * blocks, p.threads, [&](int64_t task) {
-        const int64_t b = task / blocks, d0 = task % blocks * width;
-        const int columns = int(p.channels - d0 < width ? p.channels - d0 : width);
+        const int64_t b = task / blocks, d0 = task % blocks * block;
+        const int columns = int(std::min(p.channels - d0, block));
         const int64_t span = lanes(columns);
         Scratch& scratch = Scratch::of_this_thread();
         float* tile = scratch.take((length + last) * width);
