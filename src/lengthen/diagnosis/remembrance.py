@@ -127,7 +127,8 @@ def _segments(
     state: RecurrentState | None = None
     for first, last in itertools.pairwise(sorted({0, *map(_length, layout)})):
         rows = [row for row in layout if _length(row) >= last]
-        size = segment or segment_for(model, count * len(rows))
+        # Half of what a stream takes: where runs begin, resets need temporaries of their own.
+        size = segment or -(-segment_for(model, count * len(rows)) // 128) * 64
         state = sequence_start(model, count * len(rows)) if state is None else state.index(range(count * len(rows)))
         for low in range(first, last, size):
             high = min(last, low + size)
