@@ -1,5 +1,8 @@
 """Effective remembrance in one pass: equal to separate runs, with their tokens, in less time and flat memory."""
 
+import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -49,10 +52,8 @@ def test_one_pass_equals_separate_runs(end):
     assert found.tokens == processed and values[0] == 0 and max(values) > 0.01
 
 
-@pytest.mark.acceptance
-@pytest.mark.parametrize("end, share", [(512, 0.6), (4096, 1.05)])
-def test_one_pass_takes_no_longer_than_separate_runs(end, share):
-    """At 512 tokens a call's own cost counts most, at 4096 the tokens' do. Other load only adds to a time: the best counts."""
+def timed(end):
+    """(tokens apart, tokens in one pass, the time of one pass over that apart): the best of nine, as load only adds."""
     model = tiny("Mamba2")
     apart, together = [], []
     for _ in range(9):
@@ -62,9 +63,24 @@ def test_one_pass_takes_no_longer_than_separate_runs(end, share):
         found = effective_remembrance(model, TOKENS[:1], ends=[end], starts=starts_below(end))
         apart.append(between - began)
         together.append(time.process_time() - between)
-    ratio = min(together) / min(apart)
-    print(f"T = {end}: {processed:,} tokens apart, {found.tokens:,} in one pass, {ratio:.0%} of the time")
-    assert ratio <= share
+    return processed, found.tokens, min(together) / min(apart)
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("end, share", [(512, 0.6), (4096, 1.05)])
+def test_one_pass_takes_no_longer_than_separate_runs(end, share):
+    """At 512 tokens a call's own cost counts most, at 4096 the tokens' do.
+
+    In a process whose heap keeps what is freed, for both sides: where glibc gives it back after every call, and by where
+    the heap happens to begin it does or does not, page faults cost as much as the model.
+    """
+    work = f"from tests.diagnosis.test_remembrance import timed; print(*timed({end}))"
+    keeps = {"MALLOC_TRIM_THRESHOLD_": "2000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}
+    done = subprocess.run([sys.executable, "-c", work], capture_output=True, text=True, env=os.environ | keeps)
+    assert done.returncode == 0, done.stderr
+    apart, together, ratio = done.stdout.split()
+    print(f"T = {end}: {apart} tokens apart, {together} in one pass, {float(ratio):.0%} of the time")
+    assert float(ratio) <= share
 
 
 def test_several_ends_in_one_pass_over_sequences_in_groups(monkeypatch):
