@@ -1,6 +1,8 @@
 """The commands as a user types them: results as JSON, one sentence for bad input, exit codes, nothing half-written."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -224,6 +226,12 @@ def test_options_from_a_file(capsys, model, text, tmp_path):
 def test_families(capsys):
     code, out, _ = run(capsys, "families")
     assert code == 0 and "mamba2 (transformers)" in out and "GraniteMoeHybrid" in out and "Kernels: classic" in out
+
+
+def test_a_reader_that_has_read_enough_is_no_failure():
+    command = f"{sys.executable} -m lengthen families | head -1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
 
 
 def files(folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -366,6 +367,7 @@ def pretrain(
             learning_rate=learning_rate,
             warmup=warmup,
             seed=common.seed,
+            device=device_of(common),
             out=out,
             config=training,
             progress=progress.single("pretrain"),
@@ -630,6 +632,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = fail(str(error), error.exit_code, error, debug)
     except KeyboardInterrupt:
         code = fail("Interrupted; what was written so far is kept.", 130, None, debug)
+    except BrokenPipeError:  # whoever read the output has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor is what is still to be flushed
+        code = OK
     except OSError as error:
         code = fail(f"The run failed: {error.strerror or error} ({error.filename}).", 4, error, debug)
     except Exception as error:  # whatever a library raises

@@ -166,3 +166,9 @@ def test_tokens_the_model_does_not_have_are_refused():
         diagnose(wrap(tiny_mamba2()), np.full((2, 65), 256), train_context=8, max_length=64)
     with pytest.raises(InputError, match="vocabulary"):
         diagnose(wrap(tiny_mamba2(vocab_size=64)), ["a" * 5000], train_context=64, n=1)
+
+
+def test_a_model_that_learnt_nothing_is_told_so_before_any_verdict(plays):
+    found = diagnose(tiny_mamba2(), plays[1], train_context=64, max_length=256)
+    assert found.recommendation.rule == "learnt_nothing"
+    assert found.verdict.startswith("The model has learnt nothing")

@@ -29,6 +29,8 @@ from lengthen.models import load, tokenizer_for, vocabulary_size, weights_finger
 from lengthen.results import Diagnosis, Drift, Patching, Remembrance, versions
 from lengthen.streaming import Progress
 
+UNLEARNT_FIRST = "The model has learnt nothing from its context on this text, so that the rest says little."
+"""Said before the verdict on such a model, whose loss past T means nothing."""
 FIELD_POSITIONS = (2048, 8192, 32768, 131072)
 
 
@@ -152,7 +154,10 @@ def diagnose(
     stages.finish()
     if saved is not None:
         saved.remove()
-    return replace(found, recommendation=recommend(found))
+    recommendation = recommend(found)
+    if recommendation.rule == "learnt_nothing":
+        found = replace(found, verdict=f"{UNLEARNT_FIRST} {found.verdict}")
+    return replace(found, recommendation=recommendation)
 
 
 def _part(saved: Checkpoint | None, name: str, kind: type[Found], compute: Callable[[], Found]) -> Found:

@@ -91,6 +91,7 @@ def pretrain(
     warmup: int = 100,
     tokenizer: Any = "bytes",
     seed: int = 0,
+    device: torch.device | str = "cpu",
     out: str | Path | None = None,
     config: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -99,11 +100,12 @@ def pretrain(
 ) -> tuple[nn.Module, TrainingRecord]:
     """Trains a small model from random weights; the learning rate ends at a tenth of its peak.
 
-    recipe: what to build (Mamba2Recipe() unless said); other arguments as in post_train. Returns the wrapped model and the record.
+    recipe: what to build (Mamba2Recipe() unless said), on the CPU, so that a seed gives the same weights everywhere.
+    device: where to train. Other arguments as in post_train. Returns the wrapped model and the record.
     """
     recipe = recipe or Mamba2Recipe()
     corpus = data if isinstance(data, Corpus) else load_corpus(data, tokenizer)
-    model = recipe.build(seed)
+    model = recipe.build(seed).to(device)
     optimisation = Optimisation(
         steps=steps,
         rows=rows,
