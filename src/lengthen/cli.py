@@ -253,7 +253,7 @@ def post_train(
             dtype=common.dtype,
             config=training,
         )
-        print_json(found.to_json()) if common.json else print(found.text())
+        show(found, common, None)
         return OK
 
     def source() -> Corpus | str:
@@ -501,14 +501,7 @@ def convert(
     from lengthen.models import convert as run
 
     result = run(source, destination, to=to, overwrite=common.overwrite, seed=common.seed)
-    if common.json:
-        print_json(result.to_json())
-    else:
-        print(
-            f"{result.source} ({result.source_format}) -> {result.destination} ({result.destination_format}): "
-            f"{result.family}, {result.tensors} tensors, {result.parameters:,} parameters, {', '.join(result.dtypes)}"
-        )
-        print(f"Largest difference of logits over {result.tokens} tokens: {result.largest_logit_difference:.1e}")
+    show(result, common, None)
     return OK
 
 
@@ -564,21 +557,7 @@ def bench(
         result = benchmark(ops or None, pairs=pairs, memory=memory, progress=lambda line: print(line, file=sys.stderr))
         if common.out is not None:
             result.save(common.out / "results" / "benchmark.json")
-    if common.json:
-        print_json(result.to_json())
-    else:
-        for entry in result.entries:
-            less = "" if entry.memory_ratio is None else f", {entry.memory_ratio:.1f} times less memory"
-            share = (
-                ""
-                if entry.ceiling_share is None
-                else f", {100 * entry.ceiling_share:.0f} % of the matrix product's rate"
-            )
-            print(
-                f"{entry.op}, {entry.shape}, {entry.length} {entry.mode}: {entry.ratio:.1f} times {entry.peer}{less}{share}"
-            )
-        for reason in result.left_out:
-            print(f"left out: {reason}")
+    show(result, common, None)
     return OK
 
 

@@ -487,6 +487,66 @@ class Conversion(Result):
     largest_logit_difference: float
 
 
+@dataclass(frozen=True)
+class TrainingPlan(Result):
+    """A run's size. Bytes are of one process, which takes `rows` of the step's rows at a time.
+
+    weights, gradients, optimiser (two moments): parameters times their size, shared by the processes where the model is
+    sharded. states: a row's state times the rows at hand, once going in and once coming out. bank: a row's state times
+    the process's lanes, where the intervention keeps states. activations: twice what every linear layer of a block
+    reads and writes, per position (what autograd keeps is 1.2 to 2.4 times that, by family); with checkpointing the
+    blocks' inputs, and one block's. It leaves out what kernels and allocators take for a moment.
+    """
+
+    model: str
+    parameters: int
+    processes: int
+    sharded: bool
+    steps: int
+    tokens: int
+    tokens_a_step: int
+    rows: int
+    state_bytes_a_row: int
+    weights: int
+    gradients: int
+    optimiser: int
+    states: int
+    bank: int
+    activations: int
+    memory: int
+
+
+@dataclass(frozen=True)
+class BenchmarkEntry(Result):
+    """One comparison: how many times faster than the peer, by CPU time, and how much less memory a step takes.
+
+    ratio is the median over interleaved pairs of the peer's CPU time over ours; memory_ratio the peer's extra peak
+    memory over ours; ceiling_share the share of the fp32 matrix-product rate, measured in the same run, that our
+    matrix products reach over the whole time. None where it was not measured.
+    """
+
+    op: str
+    shape: str
+    length: int
+    mode: str
+    peer: str
+    ratio: float
+    memory_ratio: float | None
+    ceiling_share: float | None
+    positions_per_second: float
+
+
+@dataclass(frozen=True)
+class BenchmarkResult(Result):
+    """Every comparison that could run, and why the others could not."""
+
+    threads: int
+    pairs: int
+    matrix_gflops: float
+    entries: list[BenchmarkEntry]
+    left_out: list[str] = field(default_factory=list)
+
+
 def versions() -> dict[str, str]:
     """The versions a number depends on."""
     import platform

@@ -95,3 +95,8 @@ def told_as(loss: str) -> str:
 def value_of(loss: float, kind: str) -> float:
     """A mean loss as it is told."""
     return perplexity_of(loss) if told_as(kind) == "perplexity" else loss
+
+
+def memory(count: int) -> str:
+    """Bytes in the binary unit that suits them."""
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.2f} MiB"

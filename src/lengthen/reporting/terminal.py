@@ -12,18 +12,22 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.text import Text
 
+from lengthen.reporting.numbers import memory
 from lengthen.reporting.run_folder import arm_label
 from lengthen.reporting.state_tables import drift_table, patching_table, remembrance_table
 from lengthen.reporting.tabulation import Table, bucket_table, support_table, survey_table, table
 from lengthen.reporting.task_tables import evaluation_table
 from lengthen.results import (
+    BenchmarkResult,
     CheckResult,
     Comparison,
+    Conversion,
     Demonstration,
     Diagnosis,
     Evaluation,
     Result,
     SupportTable,
+    TrainingPlan,
     TrainingRecord,
 )
 
@@ -75,6 +79,40 @@ def _(result: SupportTable) -> None:
     _print(support_table(result))
     for why in result.refused.values():
         print(f"Refused: {why}")
+
+
+@show.register
+def _(result: Conversion) -> None:
+    print(
+        f"{result.source} ({result.source_format}) -> {result.destination} ({result.destination_format}): "
+        f"{result.family}, {result.tensors} tensors, {result.parameters:,} parameters, {', '.join(result.dtypes)}"
+    )
+    print(f"Largest difference of logits over {result.tokens} tokens: {result.largest_logit_difference:.1e}")
+
+
+@show.register
+def _(result: TrainingPlan) -> None:
+    how = f"{result.processes} process{'es' if result.processes > 1 else ''}{', sharded' if result.sharded else ''}"
+    print(f"{result.model}: {result.parameters:,} parameters, {how}")
+    print(f"{result.tokens:,} tokens in {result.steps:,} steps of {result.tokens_a_step:,}")
+    print(f"{result.rows} rows at a time in each process; a row's state takes {memory(result.state_bytes_a_row)}")
+    print("Memory of a process, by formula:")
+    for name in ("weights", "gradients", "optimiser", "states", "bank", "activations"):
+        print(f"  {name:<12}{memory(getattr(result, name)):>12}")
+    print(f"  {'together':<12}{memory(result.memory):>12}")
+
+
+@show.register
+def _(result: BenchmarkResult) -> None:
+    for entry in result.entries:
+        told = [f"{entry.op}, {entry.shape}, {entry.length} {entry.mode}: {entry.ratio:.1f} times {entry.peer}"]
+        if entry.memory_ratio is not None:
+            told.append(f"{entry.memory_ratio:.1f} times less memory")
+        if entry.ceiling_share is not None:
+            told.append(f"{100 * entry.ceiling_share:.0f} % of the matrix product's rate")
+        print(", ".join(told))
+    for reason in result.left_out:
+        print(f"left out: {reason}")
 
 
 @show.register

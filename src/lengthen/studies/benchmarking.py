@@ -8,45 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
 import torch
 
 from lengthen.errors import InputError
-from lengthen.results import Result
+from lengthen.results import BenchmarkEntry, BenchmarkResult
 from lengthen.studies.benchmark_cases import cases
 from lengthen.studies.benchmark_pairs import Case, Step
-
-
-@dataclass(frozen=True)
-class BenchmarkEntry(Result):
-    """One comparison: how many times faster than the peer, by CPU time, and how much less memory a step takes.
-
-    ratio is the median over interleaved pairs of the peer's CPU time over ours; memory_ratio the peer's extra peak
-    memory over ours; ceiling_share the share of the fp32 matrix-product rate, measured in the same run, that our
-    matrix products reach over the whole time. None where it was not measured.
-    """
-
-    op: str
-    shape: str
-    length: int
-    mode: str
-    peer: str
-    ratio: float
-    memory_ratio: float | None
-    ceiling_share: float | None
-    positions_per_second: float
-
-
-@dataclass(frozen=True)
-class BenchmarkResult(Result):
-    """Every comparison that could run, and why the others could not."""
-
-    threads: int
-    pairs: int
-    matrix_gflops: float
-    entries: list[BenchmarkEntry]
-    left_out: list[str] = field(default_factory=list)
 
 
 def benchmark(

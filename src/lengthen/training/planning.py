@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,49 +16,7 @@ from lengthen.models import wrap, zero_state
 from lengthen.models.checkpoints import checkpoint_format, read_config
 from lengthen.models.hub import check_directory, config_directory
 from lengthen.models.loading import dtype_named
-from lengthen.results import Result
-
-
-@dataclass(frozen=True)
-class TrainingPlan(Result):
-    """A run's size. Bytes are of one process, which takes `rows` of the step's rows at a time.
-
-    weights, gradients, optimiser (two moments): parameters times their size, shared by the processes where the model is
-    sharded. states: a row's state times the rows at hand, once going in and once coming out. bank: a row's state times
-    the process's lanes, where the intervention keeps states. activations: twice what every linear layer of a block
-    reads and writes, per position (what autograd keeps is 1.2 to 2.4 times that, by family); with checkpointing the
-    blocks' inputs, and one block's. It leaves out what kernels and allocators take for a moment.
-    """
-
-    model: str
-    parameters: int
-    processes: int
-    sharded: bool
-    steps: int
-    tokens: int
-    tokens_a_step: int
-    rows: int
-    state_bytes_a_row: int
-    weights: int
-    gradients: int
-    optimiser: int
-    states: int
-    bank: int
-    activations: int
-    memory: int
-
-    def text(self) -> str:
-        """The plan for a person to read."""
-        how = f"{self.processes} process{'es' if self.processes > 1 else ''}{', sharded' if self.sharded else ''}"
-        lines = [
-            f"{self.model}: {self.parameters:,} parameters, {how}",
-            f"{self.tokens:,} tokens in {self.steps:,} steps of {self.tokens_a_step:,}",
-            f"{self.rows} rows at a time in each process; a row's state takes {_size(self.state_bytes_a_row)}",
-            "Memory of a process, by formula:",
-        ]
-        for name in ("weights", "gradients", "optimiser", "states", "bank", "activations"):
-            lines.append(f"  {name:<12}{_size(getattr(self, name)):>12}")
-        return "\n".join([*lines, f"  {'together':<12}{_size(self.memory):>12}"])
+from lengthen.results import TrainingPlan
 
 
 def plan(
@@ -157,7 +114,3 @@ def _activations(model: nn.Module, checkpointing: bool) -> int:
         return sum(each)
     hidden = min(m.in_features for block in blocks for m in block.modules() if isinstance(m, nn.Linear))
     return len(blocks) * hidden + max(each)
-
-
-def _size(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.2f} MiB"
