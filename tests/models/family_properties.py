@@ -1,8 +1,8 @@
 """What a wrapped model of any library class must do, as tests; a family's test file imports them and says which models.
 
-The file defines two fixtures of the type Build, build(seed=0, **options) -> the library's model, small, random, in
-eval mode: `build` for every shape of every class, `build_first` for one shape of each. What holds for Mamba may differ
-in another family, whose file then redefines the fixtures `library_heeds_masks`, `library_states`, `adapted_layers` and
+The file names its models in CLASSES: class -> title of the shape -> options changed. A test takes `build` for every shape
+of every class, or `build_first` for one shape of each (see conftest.py): build(seed=0, **options) -> the library's model,
+small, random, in eval mode. What holds for Mamba may differ in another family, whose file then redefines the fixtures `library_heeds_masks`, `library_states`, `adapted_layers` and
 `recurrence_parameter`.
 """
 
@@ -73,16 +73,6 @@ def builder(name: str, options: dict[str, Any]) -> Build:
         return build_tiny_model(dataclasses.replace(tiny, options=tiny.options | options | more), seed)
 
     return build
-
-
-def every(shapes: dict[str, dict[str, dict[str, Any]]]) -> list[Any]:
-    """Parameters for the fixture `build` from class -> title of the shape -> options."""
-    return [pytest.param((name, o), id=f"{name}, {title}") for name, by in shapes.items() for title, o in by.items()]
-
-
-def first(shapes: dict[str, dict[str, dict[str, Any]]]) -> list[Any]:
-    """Parameters for the fixture `build_first`."""
-    return [pytest.param((name, next(iter(by.values()))), id=name) for name, by in shapes.items()]
 
 
 @pytest.fixture

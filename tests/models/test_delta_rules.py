@@ -11,10 +11,10 @@ from lengthen.errors import InputError
 from lengthen.models import families, sequence_start
 from lengthen.models.parity import _error
 from tests.models.family_properties import *  # noqa: F403
-from tests.models.family_properties import IDS, MASK, builder, every, first
+from tests.models.family_properties import IDS, MASK, builder
 
 _LARA = ["linear_attention", "sliding_attention", "full_attention", "linear_attention"]
-SHAPES = {
+CLASSES = {
     "Qwen3Next": {
         "grouped heads": {},
         "attention first, wide values, gelu, narrow convolution, dense, tied, eager": {
@@ -63,16 +63,6 @@ SHAPES = {
         "unbounded decay, queries by rank": {"kda_safe_gate": False, "q_lora_rank": 6, "attn_implementation": "eager"},
     },
 }
-
-
-@pytest.fixture(params=every(SHAPES))
-def build(request):
-    return builder(*request.param)
-
-
-@pytest.fixture(params=first(SHAPES))
-def build_first(request):
-    return builder(*request.param)
 
 
 @pytest.fixture

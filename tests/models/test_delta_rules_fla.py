@@ -2,10 +2,9 @@
 
 import pytest
 
-from tests.models.family_properties import builder, every, first
 from tests.models.fla_properties import *  # noqa: F403
 
-SHAPES = {
+CLASSES = {
     "GatedDeltaNet": {
         "wide values": {},
         "grouped values, negative eigenvalues, sigmoid gate": {
@@ -46,16 +45,6 @@ SHAPES = {
         "no convolutions, rectified": {"use_short_conv": False, "qk_activation": "relu"},
     },
 }
-
-
-@pytest.fixture(params=every(SHAPES))
-def build(request):
-    return builder(*request.param)
-
-
-@pytest.fixture(params=first(SHAPES))
-def build_first(request):
-    return builder(*request.param)
 
 
 @pytest.fixture

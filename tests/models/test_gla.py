@@ -2,10 +2,9 @@
 
 import pytest
 
-from tests.models.family_properties import builder, every, first
 from tests.models.fla_properties import *  # noqa: F403
 
-SHAPES = {
+CLASSES = {
     "GLA": {
         "four heads": {},
         "grouped heads, convolutions, feature map, limited decay, nothing fused": {
@@ -23,16 +22,6 @@ SHAPES = {
         "no gate at the output, two heads": {"use_output_gate": False, "num_heads": 2},
     },
 }
-
-
-@pytest.fixture(params=every(SHAPES))
-def build(request):
-    return builder(*request.param)
-
-
-@pytest.fixture(params=first(SHAPES))
-def build_first(request):
-    return builder(*request.param)
 
 
 @pytest.fixture

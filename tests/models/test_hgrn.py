@@ -2,10 +2,9 @@
 
 import pytest
 
-from tests.models.family_properties import builder, every, first
 from tests.models.fla_properties import *  # noqa: F403
 
-SHAPES = {
+CLASSES = {
     "HGRN": {
         "lower bounds": {},
         "convolutions, wide, no bounds, nothing fused": {
@@ -29,16 +28,6 @@ SHAPES = {
         },
     },
 }
-
-
-@pytest.fixture(params=every(SHAPES))
-def build(request):
-    return builder(*request.param)
-
-
-@pytest.fixture(params=first(SHAPES))
-def build_first(request):
-    return builder(*request.param)
 
 
 @pytest.fixture

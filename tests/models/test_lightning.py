@@ -9,9 +9,9 @@ from lengthen.models.library_cache import LibraryPath
 from lengthen.models.parity import _error
 from tests.models import family_properties
 from tests.models.family_properties import *  # noqa: F403
-from tests.models.family_properties import IDS, MASK, builder, every, first
+from tests.models.family_properties import IDS, MASK, builder
 
-SHAPES = {
+CLASSES = {
     "MiniMax": {
         "lightning last": {},
         "lightning first, two heads, factors, tied, eager": {
@@ -27,16 +27,6 @@ SHAPES = {
         "blocks longer than the text": {"block_size": 128},
     },
 }
-
-
-@pytest.fixture(params=every(SHAPES))
-def build(request):
-    return builder(*request.param)
-
-
-@pytest.fixture(params=first(SHAPES))
-def build_first(request):
-    return builder(*request.param)
 
 
 @pytest.fixture

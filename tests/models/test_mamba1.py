@@ -2,15 +2,14 @@
 
 import copy
 
-import pytest
 import torch
 
 from lengthen import wrap
 from lengthen.models.parity import _error
 from tests.models.family_properties import *  # noqa: F403
-from tests.models.family_properties import IDS, builder, every, first
+from tests.models.family_properties import IDS, builder
 
-SHAPES = {
+CLASSES = {
     "Mamba": {
         "eight states": {},
         "biases, gelu, narrow convolution, tied, one state": {
@@ -62,16 +61,6 @@ SHAPES = {
         },
     },
 }
-
-
-@pytest.fixture(params=every(SHAPES))
-def build(request):
-    return builder(*request.param)
-
-
-@pytest.fixture(params=first(SHAPES))
-def build_first(request):
-    return builder(*request.param)
 
 
 @torch.no_grad()

@@ -5,9 +5,9 @@ import torch
 
 from lengthen import wrap
 from tests.models.family_properties import *  # noqa: F403
-from tests.models.family_properties import IDS, MASK, builder, every, first
+from tests.models.family_properties import IDS, MASK, builder
 
-SHAPES = {
+CLASSES = {
     "Bamba": {
         "two groups": {},
         "attention first, one group, limits of the step, biases, tied, z-loss, eager": {
@@ -77,16 +77,6 @@ SHAPES = {
         },
     },
 }
-
-
-@pytest.fixture(params=every(SHAPES))
-def build(request):
-    return builder(*request.param)
-
-
-@pytest.fixture(params=first(SHAPES))
-def build_first(request):
-    return builder(*request.param)
 
 
 @pytest.mark.parametrize("asked", [{}, {"output_router_logits": True}], ids=["by the configuration", "by the call"])

@@ -6,10 +6,10 @@ from transformers.models.mamba2 import Mamba2Config, Mamba2ForCausalLM
 
 from lengthen import wrap
 from lengthen.models.parity import _error
-from tests.models.family_properties import IDS, builder, every, first
+from tests.models.family_properties import IDS, builder
 from tests.models.fla_properties import *  # noqa: F403
 
-SHAPES = {
+CLASSES = {
     "fla.models.Mamba": {
         "eight states": {},
         "biases, tied": {
@@ -33,16 +33,6 @@ SHAPES = {
         "one group, no norm": {"n_groups": 1, "rmsnorm": False, "residual_in_fp32": False},
     },
 }
-
-
-@pytest.fixture(params=every(SHAPES))
-def build(request):
-    return builder(*request.param)
-
-
-@pytest.fixture(params=first(SHAPES))
-def build_first(request):
-    return builder(*request.param)
 
 
 @pytest.fixture
@@ -86,7 +76,7 @@ def test_heads_share_groups_as_they_do_on_a_gpu():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", CLASSES)
 def test_the_library_s_cache_takes_one_token_at_a_time(name):
     model = builder(name, {})()
     cache = model(IDS[:, :40], use_cache=True).past_key_values

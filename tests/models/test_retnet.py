@@ -8,10 +8,10 @@ from lengthen.models import fla_on_cpu
 from lengthen.models.call import Marks
 from lengthen.models.parity import _error
 from lengthen.models.retnet import _turned, retention
-from tests.models.family_properties import IDS, builder, every, first
+from tests.models.family_properties import IDS, builder
 from tests.models.fla_properties import *  # noqa: F403
 
-SHAPES = {
+CLASSES = {
     "RetNet": {
         "four heads": {},
         "grouped heads, convolutions, feature map, nothing fused": {
@@ -37,16 +37,6 @@ SHAPES = {
         "wider features, nothing fused": {"feature_map": "hedgehog", "fuse_norm": False, "tie_word_embeddings": True},
     },
 }
-
-
-@pytest.fixture(params=every(SHAPES))
-def build(request):
-    return builder(*request.param)
-
-
-@pytest.fixture(params=first(SHAPES))
-def build_first(request):
-    return builder(*request.param)
 
 
 @pytest.fixture

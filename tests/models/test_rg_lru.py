@@ -9,10 +9,10 @@ from lengthen.models.head import token_losses
 from lengthen.models.parity import _error, _state_error
 from lengthen.models.rg_lru import _bounded_sqrt
 from tests.models.family_properties import *  # noqa: F403
-from tests.models.family_properties import IDS, TEXT, builder, every, first
+from tests.models.family_properties import IDS, TEXT, builder
 
 WINDOW = 20
-SHAPES = {
+CLASSES = {
     "RecurrentGemma": {
         "attention sees all": {},
         "a window, grouped heads, wider recurrence, low cap, eager": {
@@ -26,16 +26,6 @@ SHAPES = {
         },
     },
 }
-
-
-@pytest.fixture(params=every(SHAPES))
-def build(request):
-    return builder(*request.param)
-
-
-@pytest.fixture(params=first(SHAPES))
-def build_first(request):
-    return builder(*request.param)
 
 
 @pytest.fixture
@@ -61,7 +51,7 @@ def recurrence_parameter():
 
 @pytest.fixture
 def windowed():
-    return wrap(builder(*every(SHAPES)[1].values[0])())
+    return wrap(builder("RecurrentGemma", list(CLASSES["RecurrentGemma"].values())[1])())
 
 
 @torch.no_grad()

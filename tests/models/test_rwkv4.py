@@ -11,9 +11,9 @@ from lengthen import check, unwrap, wrap, zero_state
 from lengthen.models.binding import weights_fingerprint
 from lengthen.models.parity import _error, _state_error
 from tests.models.family_properties import *  # noqa: F403
-from tests.models.family_properties import IDS, PLAIN, builder, every, first
+from tests.models.family_properties import IDS, PLAIN, builder
 
-SHAPES = {
+CLASSES = {
     "Rwkv": {
         "wide channel mix": {"rescale_every": 0},
         "narrow channel mix, tied": {
@@ -25,16 +25,6 @@ SHAPES = {
         },
     },
 }
-
-
-@pytest.fixture(params=every(SHAPES))
-def build(request):
-    return builder(*request.param)
-
-
-@pytest.fixture(params=first(SHAPES))
-def build_first(request):
-    return builder(*request.param)
 
 
 @pytest.fixture

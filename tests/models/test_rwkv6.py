@@ -4,10 +4,10 @@ import pytest
 
 from lengthen import wrap
 from lengthen.models.parity import _error
-from tests.models.family_properties import IDS, builder, every, first
+from tests.models.family_properties import IDS, builder
 from tests.models.fla_properties import *  # noqa: F403
 
-SHAPES = {
+CLASSES = {
     "RWKV6": {
         "half-width keys": {},
         "wide heads, biased norms, nothing fused, tied": {
@@ -20,16 +20,6 @@ SHAPES = {
         },
     },
 }
-
-
-@pytest.fixture(params=every(SHAPES))
-def build(request):
-    return builder(*request.param)
-
-
-@pytest.fixture(params=first(SHAPES))
-def build_first(request):
-    return builder(*request.param)
 
 
 @pytest.fixture

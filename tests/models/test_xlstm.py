@@ -9,9 +9,9 @@ from lengthen import check, stream, wrap, zero_state
 from lengthen.errors import InputError
 from lengthen.models.parity import _error, _state_error
 from tests.models.family_properties import *  # noqa: F403
-from tests.models.family_properties import IDS, PLAIN, TEXT, InFloat64, builder, every, first
+from tests.models.family_properties import IDS, PLAIN, TEXT, InFloat64, builder
 
-SHAPES = {
+CLASSES = {
     "xLSTM": {
         "keys half as long as values": {},
         "one projection, biases, keys as long as values, low caps": {
@@ -27,13 +27,13 @@ SHAPES = {
 }
 
 
-def build_xlstm(options):
+def shape_builder(name, options):
     """The builder of these options, whose forget gates are open where the library would draw them so."""
 
     def build(seed=0, **more):
-        model = builder("xLSTM", options)(seed, **more)
-        for name, bias in model.named_parameters():
-            if name.endswith("ifgate_preact.bias"):
+        model = builder(name, options)(seed, **more)
+        for parameter, bias in model.named_parameters():
+            if parameter.endswith("ifgate_preact.bias"):
                 bias.data[len(bias) // 2 :] += 3
         return model
 
@@ -44,16 +44,6 @@ def build_xlstm(options):
 def plain_initialisation(monkeypatch):
     """The library's own cannot initialise the gates where they are one projection."""
     monkeypatch.setattr(xLSTMPreTrainedModel, "_init_weights", PreTrainedModel._init_weights)
-
-
-@pytest.fixture(params=every(SHAPES))
-def build(request):
-    return build_xlstm(request.param[1])
-
-
-@pytest.fixture(params=first(SHAPES))
-def build_first(request):
-    return build_xlstm(request.param[1])
 
 
 @pytest.fixture
