@@ -87,7 +87,9 @@ def test_cost_grows_linearly(operator: str) -> None:
     steps = [(step_of(operator, 2048), 8), (step_of(operator, 32_768), 1)]
     times = [[min(seconds(step, time.process_time) for _ in range(n)) for step, n in steps] for _ in range(7)]
     at_2048, at_32768 = (min(column) for column in zip(*times))  # other work only ever adds to a time
-    assert 16 * at_2048 / at_32768 >= 0.85
+    kept = 16 * at_2048 / at_32768
+    print(f"{operator}: {kept:.0%} of the speed at 2,048 positions is left at 32,768")
+    assert kept >= 0.85
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -109,4 +111,6 @@ def test_two_threads_nearly_halve_the_time(operator: str) -> None:
             torch.set_num_threads(1)
 
     # Other work on the machine only ever makes two threads look slower.
-    assert any(speed_up() >= 1.7 for _ in range(3))
+    found = max(speed_up() for _ in range(3))
+    print(f"{operator}: {found:.2f} times as fast on two threads")
+    assert found >= 1.7
