@@ -84,3 +84,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(import_module(f"lengthen.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'lengthen' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]
