@@ -12,15 +12,22 @@ from torch import nn
 from lengthen.errors import InputError
 from lengthen.models.attention import AttentionCache, SequenceState, has_attention
 from lengthen.models.families import FAMILY_OF, KINDS
+from lengthen.models.hooks import MEMORY, MEMORY_SPEC, Hook, memory_of
 from lengthen.state import LayerState, RecurrentState
 
 
 @dataclass(frozen=True)
 class LayerBinding:
-    """What a wrapped layer knows of itself: its name in the model that was wrapped, and its kind's name."""
+    """What a wrapped layer knows of itself: its name in the model that was wrapped, its kind's name, and its hook."""
 
     name: str
     kind: str
+    hook: Hook | None = None
+
+    def zero_state(self, layer: Any, rows: int, device: torch.device, dtype: torch.dtype) -> LayerState:
+        """The layer's zero state, with the hook's memory where there is a hook."""
+        zero = KINDS[self.kind].zero_state(layer, rows, device, dtype)
+        return zero if self.hook is None else zero | memory_of(self.hook, self.name, zero)
 
 
 def wrapped_layers(model: nn.Module) -> Iterator[tuple[LayerBinding, nn.Module]]:
@@ -64,13 +71,16 @@ def zero_state(model: nn.Module, rows: int, device: torch.device | str | None = 
     layers = list(wrapped_layers(target))
     if not layers:
         raise InputError(f"{type(target).__name__} is not wrapped; call lengthen.wrap(model) first.")
-    return state_of(target, {b.name: KINDS[b.kind].zero_state(layer, rows, device, dtype) for b, layer in layers})
+    return state_of(target, {b.name: b.zero_state(layer, rows, device, dtype) for b, layer in layers})
 
 
 def state_of(target: nn.Module, tensors: dict[str, LayerState]) -> RecurrentState:
     """The state that layer name -> tensors make, with each layer's specs."""
     known = {binding.name: KINDS[binding.kind].specs_of(layer) for binding, layer in wrapped_layers(target)}
-    specs = {layer: {name: known[layer][name] for name in named} for layer, named in tensors.items()}
+    specs = {
+        layer: {name: MEMORY_SPEC if name.startswith(MEMORY) else known[layer][name] for name in named}
+        for layer, named in tensors.items()
+    }
     return RecurrentState(tensors, specs, family_name(target))
 
 

@@ -6,16 +6,31 @@ on the way (mixed precision, data parallel, checkpointing) can cast, scatter or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from lengthen.state import LayerState, RecurrentState
+
+
+class HookInCall(Protocol):
+    """A hook (see hooks.py) in one call of one layer."""
+
+    def gates(
+        self, log_decay: Tensor, writes: Sequence[Tensor], step: Tensor | None, rates: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        """The log-decay and the writes that take the place of these."""
+        ...
+
+    def read(self, kernel: Callable[..., tuple[Tensor, Tensor]], *inputs: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        """What stands for kernel(*inputs, **options)."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -24,10 +39,25 @@ class Marks:
 
     reset: bool [B, T] or None; both states are zero before position t of row b.
     lengths: int64 [B] or None; only the first lengths[b] positions of row b are real, the rest are the identity.
+    hook: what changes the recurrence while it runs, or None.
     """
 
     reset: Tensor | None = None
     lengths: Tensor | None = None
+    hook: HookInCall | None = None
+
+    def hooked(
+        self, log_decay: Tensor, *writes: Tensor, step: Tensor | None = None, rates: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """log_decay [B, T, ...] and writes [B, T, ...] as the hook changes them, before padding and resets are marked.
+
+        writes: whatever is proportional to what the layer writes. step, rates: as LayerView has them.
+        """
+        return (log_decay, *writes) if self.hook is None else self.hook.gates(log_decay, writes, step, rates)
+
+    def reading(self, kernel: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
+        """The kernel, or what the hook reads in its place."""
+        return kernel if self.hook is None else functools.partial(self.hook.read, kernel)
 
     def real(self, positions: int) -> Tensor | None:
         """bool [B, T]: which positions are real; None where all are."""
@@ -58,6 +88,7 @@ class Call:
     initial_state: RecurrentState | None
     marks: Marks
     final: dict[str, LayerState] = field(default_factory=dict)
+    left: Tensor | None = None  # bool [B, T]: tokens that a hook let leave the layers that follow
     finished: bool = False
 
     def initial(self, layer: str) -> LayerState | None:

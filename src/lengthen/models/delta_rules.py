@@ -127,11 +127,12 @@ def _forward(
     beta = projected.step.to(precise).sigmoid()
     if getattr(layer, "allow_neg_eigval", False):
         beta = 2 * beta
+    log_decay, beta = marks.hooked(projected.log_decay.to(precise), beta)
     y, recurrent = gated_delta_rule(
         _unit(query.reshape(rows, positions, sizes.groups, sizes.key).to(precise)) * sizes.key**-0.5,
         _unit(key.reshape(rows, positions, sizes.groups, sizes.key).to(precise)),
         value.reshape(rows, positions, sizes.heads, sizes.value),
-        marks.decay(projected.log_decay.to(precise)),
+        marks.decay(log_decay),
         marks.gain(beta),
         initial_state=state.get("recurrent"),
     )
@@ -162,6 +163,7 @@ FAMILY = Family(
             forward=net_forward,
             zero_state=net_zero_state,
             specs=SPECS,
+            quantities=delta_rules_fla.QUANTITIES,
             own_cache=_OWN_CACHE,
         ),
         LayerKind(
@@ -174,6 +176,7 @@ FAMILY = Family(
             forward=attention_forward,
             zero_state=attention_zero_state,
             specs=SPECS,
+            quantities=delta_rules_fla.QUANTITIES,
             own_cache=_OWN_CACHE,
         ),
         *delta_rules_fla.KINDS,

@@ -22,6 +22,7 @@ from lengthen.models.fla_parts import convolved, fla_kind, heads, precise, unit,
 from lengthen.state import LayerState, TensorSpec
 
 SPECS = {"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")}
+QUANTITIES = frozenset({"decay", "gain"})  # the gain is on beta, which erases as it writes
 CONVOLUTIONS = ("q_conv1d", "k_conv1d", "v_conv1d")
 
 
@@ -62,7 +63,7 @@ def delta_net(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> 
     else:
         query, key = F.normalize(query, p=1, dim=-1, eps=1e-6), F.normalize(key, p=1, dim=-1, eps=1e-6)
     kept = None
-    if marks.reset is not None:
+    if marks.reset is not None or marks.hook is not None:
         kept = torch.zeros(*x.shape[:2], layer.num_heads, device=x.device)
     y, recurrent = _rule(layer, x, query, key, value, kept, state, marks)
     return _output(layer, y, x), {"recurrent": recurrent, **window}
@@ -98,12 +99,15 @@ def _rule(
         if getattr(layer, "use_beta", True)
         else precise(torch.ones_like(value[..., 0]))
     )
+    beta = 2 * beta if layer.allow_neg_eigval else beta
+    if log_decay is not None:
+        log_decay, beta = marks.hooked(log_decay, beta)
     return gated_delta_rule(
         query * layer.head_k_dim**-0.5,
         key,
         value,
         None if log_decay is None else marks.decay(log_decay),
-        marks.gain(2 * beta if layer.allow_neg_eigval else beta),
+        marks.gain(beta),
         initial_state=(state or {}).get("recurrent"),
     )
 
@@ -123,6 +127,7 @@ KINDS = tuple(
         forward=forward,
         zero_state=zero_state,
         specs=SPECS,
+        quantities=QUANTITIES,
     )
     for name, layer, forward in (
         ("fla_gated_delta_net", "fla.layers.gated_deltanet.GatedDeltaNet", gated_delta_net),

@@ -33,6 +33,7 @@ class LayerKind:
     arguments: further arguments of the library's forward that this one takes too, by name.
     own_cache: whether the library's own forward carries its cache wherever it runs; where not, generate() goes from one
     of lengthen's states to the next.
+    quantities: of hooks.QUANTITIES, what the forward hands to a hook through its marks.
     prepare, restore: (model) -> None, what wrap() does first and unwrap() last to a model with such layers; prepare may
     refuse it with an InputError.
     """
@@ -46,6 +47,7 @@ class LayerKind:
     returns: Callable[[Any, Any], Any] = _output_alone
     arguments: tuple[str, ...] = ()
     own_cache: bool = True
+    quantities: frozenset[str] = frozenset()
     prepare: Callable[[nn.Module], None] = _nothing
     restore: Callable[[nn.Module], None] = _nothing
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from lengthen.state import RecurrentState
 
@@ -27,7 +28,7 @@ class StateCache:
         """
         if isinstance(cache, StateCache):
             return cache
-        if cache is None or cache.get_seq_length() == 0:
+        if cache is None or _is_empty(cache):
             return None
         raise TypeError(
             f"A {type(cache).__name__} that the library filled was given, which lengthen cannot go on from; start from "
@@ -41,3 +42,11 @@ class StateCache:
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Puts the rows that beam search goes on with in the place of the old ones."""
         self.state = self.state.index(beam_idx)
+
+
+def _is_empty(cache: Any) -> bool:
+    """Whether nothing has filled a library's cache, which counts no positions where all its layers are recurrent."""
+    recurrent = [layer for layer in getattr(cache, "layers", ()) if isinstance(layer, LinearAttentionCacheLayerMixin)]
+    if recurrent:
+        return not any(filled for layer in recurrent for filled in layer.has_previous_state.values())
+    return cache.get_seq_length() == 0

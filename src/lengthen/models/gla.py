@@ -47,7 +47,8 @@ def forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> tu
     log_decay = F.logsigmoid(precise(gate)) / layer.gate_logit_normalizer
     if layer.clamp_min is not None:
         log_decay = log_decay.clamp_min(layer.clamp_min)
-    y, recurrent = gated_linear_attention(
+    log_decay, key = marks.hooked(log_decay, key)
+    y, recurrent = marks.reading(gated_linear_attention)(
         query * layer.head_k_dim**-0.5,
         marks.gain(key),
         value,
@@ -67,6 +68,7 @@ FAMILY = Family(
             forward=forward,
             zero_state=zero_state,
             specs=SPECS,
+            quantities=frozenset({"decay", "gain", "read"}),
         ),
     ),
 )

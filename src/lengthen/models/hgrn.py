@@ -40,7 +40,7 @@ def forward(
     state = state or {}
     (mixed, gate), window = convolved(layer, CONVOLUTIONS, [layer.i_proj(x), layer.f_proj(x)], state, marks)
     log_decay = _log_decay(layer, gate, lower_bound)
-    written = F.silu(mixed) * -torch.expm1(log_decay)
+    log_decay, written = marks.hooked(log_decay, F.silu(mixed) * -torch.expm1(log_decay))
     y, recurrent = linear_scan(marks.decay(log_decay), marks.gain(written), initial_state=state.get("recurrent"))
     return layer.o_proj(layer.g_norm(y.to(x.dtype), layer.g_proj(x))), {"recurrent": recurrent, **window}
 
@@ -62,9 +62,10 @@ def forward_2(
     projected = [layer.q_proj(x), layer.f_proj(x), layer.i_proj(x)]
     (query, gate, value), window = convolved(layer, CONVOLUTIONS_2, projected, state, marks)
     log_decay = heads(_log_decay(layer, gate, lower_bound), layer.head_f_dim)
-    y, recurrent = gated_linear_attention(
+    log_decay, key = marks.hooked(log_decay, -torch.expm1(log_decay))
+    y, recurrent = marks.reading(gated_linear_attention)(
         heads(F.silu(query), layer.head_f_dim) * layer.head_f_dim**-0.5,
-        marks.gain(-torch.expm1(log_decay)),
+        marks.gain(key),
         heads(value, layer.head_i_dim),
         marks.decay(log_decay),
         initial_state=state.get("recurrent"),
@@ -93,6 +94,7 @@ FAMILY = Family(
             forward=forward,
             zero_state=zero_state,
             specs={"recurrent": TensorSpec("recurrent"), "window": TensorSpec("window")},
+            quantities=frozenset({"decay", "gain"}),
             arguments=("lower_bound",),
         ),
         fla_kind(
@@ -102,6 +104,7 @@ FAMILY = Family(
             forward=forward_2,
             zero_state=zero_state_2,
             specs={"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")},
+            quantities=frozenset({"decay", "gain", "read"}),
             arguments=("lower_bound",),
         ),
     ),

@@ -75,8 +75,8 @@ def _named(cls: type, library: inspect.Signature, model: nn.Module, args: tuple,
 
 
 def _goes_by_states(model: nn.Module) -> bool:
-    """Whether generate() carries lengthen's states, because the library's own cache is not carried everywhere."""
-    return any(not KINDS[binding.kind].own_cache for binding, _ in wrapped_layers(model))
+    """Whether generate() carries lengthen's states: where the library's cache is not carried, or a hook would not act."""
+    return any(b.hook is not None or not KINDS[b.kind].own_cache for b, _ in wrapped_layers(model))
 
 
 def _run_from_cache(model: Any, arguments: dict[str, Any]) -> Any:

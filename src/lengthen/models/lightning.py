@@ -32,12 +32,13 @@ def forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> tu
     mixed = layer.act_fn(layer.qkv_proj(x)).view(rows, positions, layer.num_attention_heads, 3 * layer.head_dim)
     query, key, value = mixed.chunk(3, dim=-1)
     slope = layer.slope_rate.to(torch.promote_types(mixed.dtype, torch.float32)).flatten()
-    y, recurrent = ssd(
+    log_decay, gain = marks.hooked(*(t.expand(rows, positions, -1) for t in (-slope, torch.ones_like(slope))))
+    y, recurrent = marks.reading(ssd)(
         query,
         key,
         value,
-        marks.decay((-slope).expand(rows, positions, -1)),
-        None if marks.lengths is None else marks.gain(torch.ones_like(slope).expand(rows, positions, -1)),
+        marks.decay(log_decay),
+        None if marks.lengths is None and marks.hook is None else marks.gain(gain),
         initial_state=None if state is None else state["recurrent"],
     )
     y = torch.sigmoid(layer.output_gate(x)) * layer.norm(y.flatten(2))
@@ -58,6 +59,7 @@ FAMILY = Family(
             forward=forward,
             zero_state=zero_state,
             specs=SPECS,
+            quantities=frozenset({"decay", "gain", "read"}),
             returns=_with_no_weights,
         ),
     ),

@@ -25,6 +25,7 @@ from lengthen.models.plain import is_plain_linear
 from lengthen.state import LayerState, TensorSpec
 
 SPECS = {"recurrent": TensorSpec("recurrent"), "window": TensorSpec("window")}
+QUANTITIES = frozenset({"decay", "gain", "step"})
 HEADS_SPECS = {"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")}
 
 
@@ -47,7 +48,7 @@ def forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> tu
         step, write, read = layer.dt_layernorm(step), layer.b_layernorm(write), layer.c_layernorm(read)
     dt, bias = _step(layer.dt_proj, step)
     scan = _Scan(mixed, gate, dt, bias, layer.A_log, write, read, layer.D)
-    y, recurrent = _scanned(scan, state.get("recurrent"), marks)
+    y, recurrent = _scanned(scan, state.get("recurrent"), marks, *_hooked(dt, bias, layer.A_log, marks))
     return layer.out_proj(y.to(x.dtype)), {"recurrent": recurrent, "window": window}
 
 
@@ -68,12 +69,17 @@ def heads_forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks)
     mixed, window = _convolved(layer, mixed, state, marks)
     before = state["recurrent"].mT.unbind(1) if state else [None] * layer.n_mamba_heads
     sizes = [layer.time_step_rank, layer.ssm_state_size, layer.ssm_state_size]
-    outputs, finals = [], []
+    scans = []
     for head, (part, gates) in enumerate(zip(*(t.chunk(layer.n_mamba_heads, -1) for t in (mixed, gate)), strict=True)):
         step, write, read = F.linear(part, layer.x_proj_weight[head]).split(sizes, dim=-1)
         dt, bias = F.linear(step, layer.dt_proj_weight[head]), layer.dt_proj_bias[head]
-        scan = _Scan(part, gates, dt, bias, layer.A_log[head], write, read, layer.D[head])
-        y, recurrent = _scanned(scan, before[head], marks)
+        scans.append(_Scan(part, gates, dt, bias, layer.A_log[head], write, read, layer.D[head]))
+    dt = torch.cat([scan.dt for scan in scans], -1)
+    changed = _hooked(dt, layer.dt_proj_bias.flatten(), layer.A_log.flatten(0, 1), marks)
+    decay_dt, gain = ([None] * len(scans) if t is None else t.chunk(len(scans), -1) for t in changed)
+    outputs, finals = [], []
+    for head, scan in enumerate(scans):
+        y, recurrent = _scanned(scan, before[head], marks, decay_dt[head], gain[head])
         outputs.append(y)
         finals.append(recurrent.mT)
     y = torch.cat(outputs, -1)
@@ -111,7 +117,28 @@ def _convolved(layer: Any, mixed: Tensor, state: LayerState, marks: Marks) -> tu
     return mixed if silu else activation(layer.act)(mixed), window
 
 
-def _scanned(scan: _Scan, initial_state: Tensor | None, marks: Marks) -> tuple[Tensor, Tensor]:
+def _hooked(dt: Tensor, bias: Tensor | None, log_rate: Tensor, marks: Marks) -> tuple[Tensor | None, Tensor | None]:
+    """The step that the decay uses and the gain, [B, T, D], where a hook changed them; None where it did not.
+
+    What is not changed stays the kernel's own, whose softplus rounds otherwise.
+    """
+    if marks.hook is None:
+        return None, None
+    precise = torch.promote_types(log_rate.dtype, torch.float32)
+    step = F.softplus(dt.to(precise) if bias is None else dt.to(precise) + bias.to(precise))
+    rates = -torch.exp(log_rate.to(precise))
+    log_decay, gain = marks.hooked(-step, torch.ones_like(step), step=step, rates=rates)
+    decay_dt = None if torch.equal(log_decay, -step) else marks.gain(-log_decay)
+    return decay_dt, None if bool((gain == 1).all()) else gain
+
+
+def _scanned(
+    scan: _Scan,
+    initial_state: Tensor | None,
+    marks: Marks,
+    decay_dt: Tensor | None,
+    input_gain: Tensor | None,
+) -> tuple[Tensor, Tensor]:
     """The gated output [B, T, D] and the final state [B, D, N]."""
     dt, real = scan.dt, marks.real(scan.dt.shape[1])
     if real is not None:  # a step of softplus(-inf) = 0 keeps the state
@@ -127,6 +154,8 @@ def _scanned(scan: _Scan, initial_state: Tensor | None, marks: Marks) -> tuple[T
         gate=scan.gate,
         dt_bias=scan.bias,
         dt_softplus=True,
+        input_gain=input_gain,
+        decay_dt=decay_dt,
         reset=marks.reset,
         initial_state=initial_state,
     )
@@ -156,6 +185,7 @@ FAMILY = Family(
             forward=forward,
             zero_state=zero_state,
             specs=SPECS,
+            quantities=QUANTITIES,
         ),
         LayerKind(
             name="mamba1_heads",
@@ -164,6 +194,7 @@ FAMILY = Family(
             forward=heads_forward,
             zero_state=heads_zero_state,
             specs=HEADS_SPECS,
+            quantities=QUANTITIES,
         ),
         fla_kind(
             name="fla_mamba1",
@@ -172,6 +203,7 @@ FAMILY = Family(
             forward=forward,
             zero_state=zero_state,
             specs=SPECS,
+            quantities=QUANTITIES,
         ),
     ),
 )

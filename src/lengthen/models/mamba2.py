@@ -23,6 +23,7 @@ from lengthen.models.fla_parts import fla_kind
 from lengthen.state import LayerState, TensorSpec
 
 SPECS = {"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")}
+QUANTITIES = frozenset({"decay", "gain", "step", "read"})
 
 
 def zero_state(layer: Any, rows: int, device: torch.device, dtype: torch.dtype) -> LayerState:
@@ -55,7 +56,7 @@ def forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> tu
 
     log_decay, input_gain = _decay_and_gain(layer, dt, marks)
     wide_skip = layer.D.shape[0] != layer.num_heads  # one number a channel, not a head
-    y, recurrent = ssd(
+    y, recurrent = marks.reading(ssd)(
         query.reshape(rows, positions, layer.n_groups, layer.ssm_state_size),
         key.reshape(rows, positions, layer.n_groups, layer.ssm_state_size),
         value.reshape(rows, positions, layer.num_heads, layer.head_dim),
@@ -84,8 +85,9 @@ def _decay_and_gain(layer: Any, dt: Tensor, marks: Marks) -> tuple[Tensor, Tenso
     """log-decay dt A and input gain dt, both [B, T, H] in at least float32; the identity where a position is padding."""
     precise = torch.promote_types(dt.dtype, torch.float32)
     low, high = layer.time_step_limit if hasattr(layer, "time_step_limit") else layer.dt_limit
-    dt = marks.gain(F.softplus(dt.to(precise) + layer.dt_bias.to(precise)).clamp(low, high))
-    return marks.decay(dt * -torch.exp(layer.A_log.to(precise))), dt
+    dt = F.softplus(dt.to(precise) + layer.dt_bias.to(precise)).clamp(low, high)
+    log_decay, gain = marks.hooked(dt * -torch.exp(layer.A_log.to(precise)), dt, step=dt)
+    return marks.decay(log_decay), marks.gain(gain)
 
 
 FAMILY = Family(
@@ -105,6 +107,7 @@ FAMILY = Family(
             forward=forward,
             zero_state=zero_state,
             specs=SPECS,
+            quantities=QUANTITIES,
         ),
         fla_kind(
             name="fla_mamba2",
@@ -113,6 +116,7 @@ FAMILY = Family(
             forward=forward,
             zero_state=zero_state,
             specs=SPECS,
+            quantities=QUANTITIES,
         ),
     ),
 )

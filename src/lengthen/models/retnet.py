@@ -54,6 +54,7 @@ def retention(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> 
 
     decays = torch.log1p(-(2.0 ** (-5 - torch.arange(layer.num_heads, device=x.device, dtype=torch.float64))))
     log_decay = decays.to(precise(query).dtype).expand(*x.shape[:2], -1)
+    log_decay, key = marks.hooked(log_decay, key)
     y, recurrent = ssd(
         query * layer.head_k_dim**-0.5,
         marks.gain(key),
@@ -109,11 +110,12 @@ def linear_attention(layer: Any, x: Tensor, state: LayerState | None, marks: Mar
     if layer.do_feature_map_norm:  # a value of 1 at every position sums the keys
         value = F.pad(value, (0, 1), value=1.0)
         initial = None if initial is None else torch.cat([initial, state["normaliser"][..., None]], -1)
-    y, recurrent = ssd(
+    log_decay, key = marks.hooked(precise(torch.zeros_like(key[..., 0])), key)
+    y, recurrent = marks.reading(ssd)(
         query * query.shape[-1] ** -0.5,
         marks.gain(key),
         value,
-        marks.decay(precise(torch.zeros_like(query[..., 0]))),
+        marks.decay(log_decay),
         initial_state=initial,
     )
     final = {"recurrent": recurrent}
@@ -133,6 +135,7 @@ FAMILY = Family(
             forward=retention,
             zero_state=retention_zero_state,
             specs={"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")},
+            quantities=frozenset({"decay", "gain"}),
         ),
         fla_kind(
             name="linear_attention",
@@ -144,6 +147,7 @@ FAMILY = Family(
                 "recurrent": TensorSpec("recurrent", head_axis=1),
                 "normaliser": TensorSpec("recurrent", head_axis=1, noise=False),
             },
+            quantities=frozenset({"decay", "gain", "read"}),
         ),
     ),
 )

@@ -48,6 +48,7 @@ def forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> tu
         lengths=marks.lengths,
     )
     log_decay, write = _decay_and_write(layer.rg_lru, mixed, _first(state["recurrent"], marks, x.shape[1]))
+    log_decay, write = marks.hooked(log_decay, write)
     states, recurrent = linear_scan(marks.decay(log_decay), marks.gain(write), initial_state=state["recurrent"])
     y = layer.linear_out(states.to(x.dtype) * layer.act_fn(layer.linear_y(x)))
     return y, {"recurrent": recurrent, "window": window}
@@ -91,6 +92,7 @@ FAMILY = Family(
             forward=forward,
             zero_state=zero_state,
             specs=SPECS,
+            quantities=frozenset({"decay", "gain"}),
             returns=lambda layer, y: (y, None),
         ),
     ),

@@ -47,7 +47,7 @@ def time_mix(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> t
     gate = torch.sigmoid(layer.receptance(_mixed(x, previous, layer.time_mix_receptance)))
 
     precise = torch.promote_types(layer.time_decay.dtype, torch.float32)
-    log_decay = -torch.exp(layer.time_decay.to(precise)).expand(key.shape)
+    (log_decay,) = marks.hooked(-torch.exp(layer.time_decay.to(precise)).expand(key.shape))
     real = marks.real(x.shape[1])
     y, final = wkv4(
         key if real is None else key.masked_fill(~real[..., None], float("-inf")),
@@ -115,6 +115,7 @@ FAMILY = Family(
         LayerKind(
             name="rwkv4",
             kernel="wkv4",
+            quantities=frozenset({"decay"}),  # what a key writes its own position reads
             layers=(f"{_MODULE}.RwkvSelfAttention",),
             forward=time_mix,
             zero_state=time_mix_zero_state,

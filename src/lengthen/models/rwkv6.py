@@ -47,16 +47,13 @@ def time_mix(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> t
     )
 
     log_decay = -torch.exp(precise(heads(decay, layer.head_k_dim)))
-    log_decay, gain, initial = (
-        marks.decay(log_decay),
-        marks.gain(torch.ones_like(log_decay[..., 0])),
-        state.get("recurrent"),
-    )
+    log_decay, gain = marks.hooked(log_decay, torch.ones_like(log_decay[..., 0]))
+    log_decay, gain, initial = marks.decay(log_decay), marks.gain(gain), state.get("recurrent")
     if marks.reset is not None:  # an output reads the state before its position: what precedes a reset leaves none
         last = F.pad(marks.reset[:, 1:], (0, 1))[..., None]
         log_decay, gain = log_decay.masked_fill(last[..., None], float("-inf")), gain.masked_fill(last, 0)
         initial = None if initial is None else initial.masked_fill(marks.reset[:, :1, None, None], 0)
-    y, recurrent = gated_linear_attention(
+    y, recurrent = marks.reading(gated_linear_attention)(
         heads(receptance, layer.head_k_dim),
         heads(key, layer.head_k_dim),
         heads(value, layer.head_v_dim),
@@ -113,6 +110,7 @@ FAMILY = Family(
             forward=time_mix,
             zero_state=time_mix_zero_state,
             specs=SPECS,
+            quantities=frozenset({"decay", "gain", "read"}),
         ),
         fla_kind(
             name="rwkv6_channel_mix",

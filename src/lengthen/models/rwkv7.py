@@ -57,12 +57,13 @@ def time_mix(
     receptance, key, rate = (heads(t, layer.head_dim) for t in (receptance, key, rate))
     value = heads(value, layer.head_v_dim)
     log_decay = _FASTEST * precise(heads(decay, layer.head_dim)).sigmoid()
+    log_decay, written, taken = marks.hooked(log_decay, key, -removed)
     y, recurrent = rwkv7(
         receptance,
         marks.decay(log_decay),
-        marks.gain(key),
+        marks.gain(written),
         value,
-        marks.gain(-removed),
+        marks.gain(taken),
         removed * rate,
         reset=marks.reset,
         initial_state=state.get("recurrent"),
@@ -97,6 +98,7 @@ FAMILY = Family(
             forward=time_mix,
             zero_state=time_mix_zero_state,
             specs=SPECS,
+            quantities=frozenset({"decay", "gain"}),
             returns=time_mix_returns,
             arguments=("v_first",),
         ),

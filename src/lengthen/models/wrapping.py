@@ -20,6 +20,7 @@ from lengthen.models import fla_on_cpu
 from lengthen.models.binding import LayerBinding, library_model, wrapped_layers
 from lengthen.models.call import current_call
 from lengthen.models.families import KINDS
+from lengthen.models.hooked_layers import run_hooked
 from lengthen.models.language_models import language_model_forward
 from lengthen.models.plain_modules import module_forward
 from lengthen.models.recognition import recurrent_layers, require_no_unknown_layer
@@ -100,9 +101,14 @@ def _runs_ours(module: nn.Module) -> bool:
 
 def _layer_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     call = current_call()
-    if call is None:  # the library's own path: its cache, its generate(), its base model called directly
-        return type(self).forward(self, *args, **kwargs)
     binding: LayerBinding = self._lengthen
+    if call is None:  # the library's own path: its cache, its generate(), its base model called directly
+        if binding.hook is not None:
+            raise InputError(
+                f"The layer {binding.name} was called outside the wrapped model's forward, where {binding.hook.name} would "
+                "not act; call the model itself, or take the method off."
+            )
+        return type(self).forward(self, *args, **kwargs)
     kind = KINDS[binding.kind]
     names = _parameters(type(self))
     named = dict(zip(names, args), **kwargs)
@@ -112,7 +118,11 @@ def _layer_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
             "own in each place."
         )
     further = {name: named[name] for name in kind.arguments if name in named}
-    y, state = kind.forward(self, named[names[0]], call.initial(binding.name), call.marks, **further)
+    x = named[names[0]]
+    if binding.hook is None:
+        y, state = kind.forward(self, x, call.initial(binding.name), call.marks, **further)
+    else:
+        y, state = run_hooked(self, binding, binding.hook, x, call, further)
     call.collect(binding.name, state)
     return kind.returns(self, y)
 

@@ -69,6 +69,9 @@ def _gates(input_gate: Tensor, forget_gate: Tensor, cap: float | None, marks: Ma
     precise = torch.promote_types(input_gate.dtype, torch.float32)
     input_gate, forget_gate = (_capped(gate.to(precise), cap) for gate in (input_gate, forget_gate))
     log_forget = F.logsigmoid(forget_gate)
+    if marks.hook is not None:
+        log_forget, scale = marks.hooked(log_forget, torch.ones_like(log_forget))
+        input_gate = input_gate + scale.log()
     if marks.reset is not None:
         first = torch.where(marks.reset[..., None], torch.maximum(log_forget, input_gate), input_gate)
         gain = (input_gate - first).exp()
@@ -98,6 +101,7 @@ FAMILY = Family(
             forward=forward,
             zero_state=zero_state,
             specs=SPECS,
+            quantities=frozenset({"decay", "gain"}),
             returns=lambda layer, y: (y, None),
         ),
     ),
