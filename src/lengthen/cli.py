@@ -570,7 +570,7 @@ def study(
     markdown: bool = False,
     common: Common = DEFAULTS,
 ) -> int:
-    """Run a named sweep on small models and the bundled plays, over several seeds; minutes on a CPU.
+    """Run a named sweep on small models and the bundled plays, or on a task they learn, over several seeds; minutes on a CPU.
 
     Goes on in --out where it was interrupted; studies in one folder share what they have in common.
 
@@ -578,7 +578,8 @@ def study(
 
     Args:
         name: interventions, zero-fraction, p-zero, noise-std, fitted-noise-window, chain-depth, window-state,
-            train-context, training-tokens, model-size, learning-rate, state-size, families or mixtures.
+            train-context, training-tokens, model-size, learning-rate, state-size, families or mixtures; learn-copying,
+            learn-passkey, learn-recall or learn-babilong.
         seeds: How many, from --seed on.
         processes: Runs side by side, on one thread each (as many as there are CPUs unless said).
         markdown: Print the table as a section of docs/results.md.

@@ -472,6 +472,23 @@ class Evaluation(Result):
 
 
 @dataclass(frozen=True)
+class TaskStudy(Result):
+    """What small models that learnt a task at the training context make of it beyond, by arm. arms: label -> an evaluation
+    per seed, "before" the model that had learnt it; measured: which of a cell's figures is told, accuracy or
+    token_accuracy; seconds: of CPU time, all arms together; configuration: each arm in full."""
+
+    name: str
+    question: str
+    train_context: int
+    measured: str
+    seeds: list[int]
+    arms: dict[str, list[Evaluation]]
+    seconds: float
+    configuration: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Conversion(Result):
     """A checkpoint written in another library's format, and how far the logits of the two models are apart."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from lengthen.reporting.tabulation import Table, certificate_table, table
-from lengthen.results import Certificate, Study
+from lengthen.reporting.task_tables import task_study_table
+from lengthen.results import Certificate, Study, TaskStudy
 
 
 def certificate_markdown(certificate: Certificate) -> str:
@@ -19,12 +20,13 @@ def certificate_markdown(certificate: Certificate) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def study_markdown(study: Study) -> str:
+def study_markdown(study: Study | TaskStudy) -> str:
     """A heading, the command that made it, the question and the table."""
-    found = table(study)
+    found = table(study) if isinstance(study, Study) else task_study_table(study)
     first = "" if study.seeds[0] == 0 else f" --seed {study.seeds[0]}"
     command = f"`lengthen study {study.name} --seeds {len(study.seeds)}{first}`"
-    failed = [f"{', '.join(row.setting)}: {why}" for row in study.rows for why in dict.fromkeys(row.failed)]
+    rows = study.rows if isinstance(study, Study) else []
+    failed = [f"{', '.join(row.setting)}: {why}" for row in rows for why in dict.fromkeys(row.failed)]
     return "\n\n".join([f"## {study.name}", f"{study.question} {command}", _rows(found), found.note, *failed]) + "\n"
 
 

@@ -20,7 +20,7 @@ from lengthen.reporting.run_folder import Findings
 from lengthen.reporting.state_tables import drift_table, patching_table, remembrance_table
 from lengthen.reporting.study_figures import study_figure_names
 from lengthen.reporting.tabulation import Table, bucket_table, positions_table, survey_table, table, trainings_table
-from lengthen.reporting.task_tables import evaluation_table
+from lengthen.reporting.task_tables import evaluation_table, task_study_table
 from lengthen.results import CheckResult, Diagnosis
 
 
@@ -87,8 +87,8 @@ def _title(findings: Findings) -> str:
         return named.pop()
     if findings.diagnoses:
         return "How far these models generalise"
-    if findings.studies:
-        return " and ".join(f"Study: {name}" for name in findings.studies)
+    if findings.studies or findings.task_studies:
+        return " and ".join(f"Study: {name}" for name in [*findings.studies, *findings.task_studies])
     if findings.trainings:
         return " and ".join(f"Training: {r.intervention}" for r in findings.trainings.values())
     return "Is the state carried?" if findings.checks else "Results"
@@ -164,7 +164,8 @@ def _studies(findings: Findings, figures: dict[str, Figure]) -> Markup:
                 *(figure_element(figures.get(figure)) for figure in study_figure_names(study)),
             )
             for study in findings.studies.values()
-        )
+        ),
+        *(table_element(task_study_table(study)) for study in findings.task_studies.values()),
     )
 
 

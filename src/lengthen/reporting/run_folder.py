@@ -17,12 +17,13 @@ from lengthen.results import (
     Evaluation,
     Result,
     Study,
+    TaskStudy,
     TrainingRecord,
 )
 
 KINDS: dict[str, type[Result]] = {
     kind.__name__: kind
-    for kind in (Demonstration, Comparison, Diagnosis, TrainingRecord, CheckResult, Evaluation, Study)
+    for kind in (Demonstration, Comparison, Diagnosis, TrainingRecord, CheckResult, Evaluation, Study, TaskStudy)
 }
 
 
@@ -40,6 +41,7 @@ class Findings:
     checks: dict[str, CheckResult] = field(default_factory=dict)
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
     studies: dict[str, Study] = field(default_factory=dict)
+    task_studies: dict[str, TaskStudy] = field(default_factory=dict)
     certificates: list[Certificate] = field(default_factory=list)
     unpaired: dict[str, str] = field(default_factory=dict)
     others: list[tuple[str, str]] = field(default_factory=list)
@@ -75,6 +77,8 @@ class Findings:
             _put(self.evaluations, result.model, result, file)
         elif isinstance(result, Study):
             _put(self.studies, result.name, result, file)
+        elif isinstance(result, TaskStudy):
+            _put(self.task_studies, result.name, result, file)
 
     def arms(self) -> set[str]:
         """The labels of a demonstration's arms."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from lengthen.reporting.numbers import NONE
 from lengthen.reporting.tabulation import Table
-from lengthen.results import Cell, Evaluation
+from lengthen.results import Cell, Evaluation, TaskStudy
 
 SCORINGS = {
     "exact": "exact: the answer token by token",
@@ -38,6 +41,46 @@ def evaluation_table(result: Evaluation) -> Table:
     )
     columns = ["task", "depth", "scoring", *(f"{n:,}" if n else "as given" for n in lengths), "effective length"]
     return Table(f"Tasks: {result.model}", columns, told, frozenset({0, 2}), note)
+
+
+def task_study_table(result: TaskStudy) -> Table:
+    """What is right of the answers, over seeds, by arm and length."""
+    T, cells = result.train_context, [c for found in result.arms.values() for e in found for c in e.cells]
+    lengths = sorted({cell.length for cell in cells})
+    rows = [
+        [arm, *(_over_seeds([_at(e.cells, length, result.measured) for e in found]) for length in lengths)]
+        for arm, found in result.arms.items()
+    ]
+    what = "answers" if result.measured == "accuracy" else "an answer's tokens, those before given,"
+    depths = sorted({cell.depth for cell in cells if cell.depth is not None})
+    over = f", over facts at depths {', '.join(f'{d:g}' for d in depths)}" if depths else ""
+    note = (
+        f"Percent of {what} that are right{over}, by tokens of the prompt: means over seeds "
+        f"{', '.join(map(str, result.seeds))} [the least, the greatest], from {cells[0].n} haystacks a seed. Uncertain by the haystacks drawn "
+        f"alone: one seed's figure by ± {_half(cells[0].n)} points at most, 95 %. T = {T:,}."
+    )
+    return Table(f"{result.name}: {result.question}", ["arm", *(_length(n, T) for n in lengths)], rows, note=note)
+
+
+def _at(cells: Sequence[Cell], length: int, measured: str) -> float:
+    """A figure at a length, in percent, over all depths."""
+    found = [getattr(cell, measured) for cell in cells if cell.length == length]
+    return 100 * sum(found) / len(found)
+
+
+def _over_seeds(values: Sequence[float]) -> str:
+    return f"{sum(values) / len(values):.0f} [{min(values):.0f}, {max(values):.0f}]"
+
+
+def _half(n: int) -> str:
+    """Half the 95 % interval of a share near a half, in points."""
+    return f"{98 / math.sqrt(n):.0f}"
+
+
+def _length(length: int, T: int) -> str:
+    if length == 0:
+        return "0k"
+    return f"{length:,}" if length % T else "T" if length == T else f"{length // T} T"
 
 
 def _accuracy(cell: Cell | None) -> str:

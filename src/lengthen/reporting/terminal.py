@@ -16,7 +16,7 @@ from lengthen.reporting.numbers import memory
 from lengthen.reporting.run_folder import arm_label
 from lengthen.reporting.state_tables import drift_table, patching_table, remembrance_table
 from lengthen.reporting.tabulation import Table, bucket_table, support_table, survey_table, table
-from lengthen.reporting.task_tables import evaluation_table
+from lengthen.reporting.task_tables import evaluation_table, task_study_table
 from lengthen.results import (
     BenchmarkResult,
     CheckResult,
@@ -27,6 +27,7 @@ from lengthen.results import (
     Evaluation,
     Result,
     SupportTable,
+    TaskStudy,
     TrainingPlan,
     TrainingRecord,
 )
@@ -72,6 +73,11 @@ def _(result: Comparison) -> None:
 @show.register
 def _(result: Evaluation) -> None:
     _print(evaluation_table(result))
+
+
+@show.register
+def _(result: TaskStudy) -> None:
+    _print(task_study_table(result))
 
 
 @show.register

@@ -55,6 +55,11 @@ def train_base(base: Base, seed: int, folder: Path) -> None:
         learning_rate=base.learning_rate,
         seed=seed,
     )
+    keep_weights(model, path)
+
+
+def keep_weights(model: nn.Module, path: Path) -> None:
+    """Writes a model's weights, whole or not at all."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     save_model(model, str(unfinished))
     os.replace(unfinished, path)

@@ -35,7 +35,7 @@ class Base:
 
     def key(self, seed: int) -> str:
         """The name of its weights' file."""
-        return f"base-{_digest(self.describe())}-seed{seed}"
+        return f"base-{digest(self.describe())}-seed{seed}"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Setting:
     def key(self, seed: int) -> str:
         """The name of its cell's file."""
         arm = re.sub(r"[^a-z0-9]+", "-", self.intervention.lower()).strip("-") if self.steps else "before"
-        return f"{arm}-{self.steps}-{_digest(self.describe())}-seed{seed}"
+        return f"{arm}-{self.steps}-{digest(self.describe())}-seed{seed}"
 
 
 @dataclass(frozen=True)
@@ -84,5 +84,6 @@ class StudyPlan:
         return list(dict.fromkeys(s for arm in self.settings.values() for s in (arm.before, arm.control, arm)))
 
 
-def _digest(described: dict[str, Any]) -> str:
+def digest(described: dict[str, Any]) -> str:
+    """A short name for plain values."""
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]

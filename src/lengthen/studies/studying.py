@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
 import tempfile
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Sequence
 from pathlib import Path
-
-import torch
 
 from lengthen.errors import InputError
 from lengthen.reporting import write_report
-from lengthen.results import Arm, Spread, Study, StudyRow, versions
+from lengthen.results import Arm, Spread, Study, StudyRow, TaskStudy, versions
 from lengthen.studies.cells import StudyCell, run_cell, train_base
+from lengthen.studies.learning import run_lesson
+from lengthen.studies.lessons import LESSONS
 from lengthen.studies.named_studies import STUDIES
 from lengthen.studies.settings import StudyPlan
-
-Stage = Callable[[str, int, int], None]
-"""Called with a stage's name, what is done of it and what there is to do."""
-Job = tuple[Callable[..., None], tuple[object, ...]]
+from lengthen.studies.side_by_side import Stage, run_jobs, workers_for
 
 
 def study(
@@ -32,8 +26,9 @@ def study(
     processes: int | None = None,
     out: str | Path | None = None,
     progress: Stage | None = None,
-) -> Study:
-    """Runs a named study (see STUDIES) on small models and the bundled plays, and tells what each setting does.
+) -> Study | TaskStudy:
+    """Runs a named study on small models, and tells what each setting does: of STUDIES, on the bundled plays, or of
+    LESSONS, on samples of a task.
 
     seeds: how many, from `seed` on; each seed has its own weights, order of windows and held-out sequences. processes:
     cells trained side by side, on one thread each (as many as there are CPUs unless said). out: a run folder:
@@ -41,15 +36,19 @@ def study(
     not computed again, so that the same call goes on where it was interrupted, and studies in one folder share what they
     have in common. Raises InputError for an unknown name, or where a library that a model needs is missing.
     """
-    if name not in STUDIES:
-        raise InputError(f"There is no study {name!r}; choose one of {', '.join(STUDIES)}.")
+    if name not in STUDIES and name not in LESSONS:
+        raise InputError(f"There is no study {name!r}; choose one of {', '.join([*STUDIES, *LESSONS])}.")
     if seeds < 1:
         raise InputError(f"The number of seeds is {seeds}; give at least 1.")
     if processes is not None and processes < 1:
         raise InputError(f"The number of processes is {processes}; give at least 1.")
     with tempfile.TemporaryDirectory(prefix="lengthen-") as temporary:
-        folder = Path(out if out is not None else temporary)
-        found = run_study(STUDIES[name], range(seed, seed + seeds), folder / "cells", processes, progress)
+        cells, every = Path(out if out is not None else temporary) / "cells", range(seed, seed + seeds)
+        found: Study | TaskStudy
+        if name in LESSONS:
+            found = run_lesson(LESSONS[name], every, cells, processes, progress)
+        else:
+            found = run_study(STUDIES[name], every, cells, processes, progress)
     if out is not None:
         found.save(Path(out) / "results" / f"{name}.json")
         write_report(out)
@@ -65,30 +64,12 @@ def run_study(
     missing = [(s, seed) for seed in seeds for s in settings if not (cells / f"{s.key(seed)}.json").exists()]
     bases = list(dict.fromkeys((s.base, seed) for s, seed in missing))
     bases = [(base, seed) for base, seed in bases if not (cells / f"{base.key(seed)}.safetensors").exists()]
-    workers = processes or len(os.sched_getaffinity(0))
-    _run([(train_base, (base, seed, cells)) for base, seed in bases], workers, "pre-train", progress)
-    _run([(run_cell, (setting, seed, cells)) for setting, seed in missing], workers, "post-train and judge", progress)
+    workers = workers_for(processes)
+    run_jobs([(train_base, (base, seed, cells)) for base, seed in bases], workers, "pre-train", progress)
+    run_jobs(
+        [(run_cell, (setting, seed, cells)) for setting, seed in missing], workers, "post-train and judge", progress
+    )
     return _together(plan, seeds, cells)
-
-
-def _run(jobs: Sequence[Job], workers: int, stage: str, progress: Stage | None) -> None:
-    """Runs jobs, side by side where there are several workers; the first error ends it and is raised."""
-    tell = progress or (lambda stage, done, todo: None)
-    if workers == 1 or len(jobs) < 2:
-        for i, (function, arguments) in enumerate(jobs):
-            function(*arguments)
-            tell(stage, i + 1, len(jobs))
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(jobs)), context, torch.set_num_threads, (1,)) as pool:
-        try:
-            futures = [pool.submit(function, *arguments) for function, arguments in jobs]
-            for i, future in enumerate(as_completed(futures)):
-                future.result()
-                tell(stage, i + 1, len(jobs))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
 
 
 def _together(plan: StudyPlan, seeds: Sequence[int], cells: Path) -> Study:
