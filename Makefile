@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find src/lengthen/kernels/csrc -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint acceptance clean
+.PHONY: demo test lint acceptance package clean
 .DEFAULT_GOAL := help
 
 help:
@@ -13,6 +13,7 @@ help:
 	@echo 'make test        run the tests'
 	@echo 'make lint        ruff, the type checker, the import order'
 	@echo 'make acceptance  run the long checks'
+	@echo 'make package     build the sdist and from it the wheel, into dist/'
 
 $(VENV)/.installed: pyproject.toml constraints.txt CMakeLists.txt $(SOURCES)
 	@echo 'Setting up $(VENV): PyTorch as in constraints.txt, lengthen with its compiled kernels, test tools.'
@@ -37,6 +38,10 @@ lint: $(VENV)/.installed
 
 acceptance: $(VENV)/.installed
 	$(BIN)/python -m pytest -m acceptance
+
+package: $(VENV)/.installed
+	@echo 'Building dist/.'
+	$(BIN)/python -m build
 
 clean:
 	rm -rf $(VENV) build dist demo-run
