@@ -28,8 +28,8 @@ def train(out, corpus, make=StatePassing, resume=False, model=tiny_mamba2, **opt
     return post_train(model(), corpus, intervention=make(), out=out, resume=resume, **{**RUN, **options})
 
 
-def in_child(work, seconds=None, event=None):
-    """Does the work in a forked process, killed after so many seconds or at its n-th file event; (exit code, events)."""
+def start_child(work, event=None):
+    """Starts the work in a forked process that kills itself at its n-th file event; (process, its events)."""
     counted = forked.Value("l", 0)
 
     def child():
@@ -46,6 +46,12 @@ def in_child(work, seconds=None, event=None):
 
     process = forked.Process(target=child)
     process.start()
+    return process, counted
+
+
+def in_child(work, seconds=None, event=None):
+    """Does the work in a forked process, killed after so many seconds or at its n-th file event; (exit code, events)."""
+    process, counted = start_child(work, event)
     process.join(seconds)
     if process.is_alive():
         process.kill()
@@ -60,11 +66,11 @@ def remains(out: Path):
         found[checkpoint.name] = load_file(checkpoint / "model.safetensors")
         found[f"{checkpoint.name} optimizer"] = torch.load(checkpoint / "optimizer.pt", weights_only=True)
         found[f"{checkpoint.name} schedule"] = torch.load(checkpoint / "scheduler.pt", weights_only=True)
-        found[f"{checkpoint.name} generators"] = torch.load(checkpoint / "rng_state.pth", weights_only=False)
-        own = checkpoint / "process-0"
-        for path in own.rglob("*.safetensors"):
+        for path in checkpoint.glob("rng_state*.pth"):
+            found[f"{checkpoint.name} {path.stem}"] = torch.load(path, weights_only=False)
+        for path in checkpoint.glob("process-*/**/*.safetensors"):
             found[str(path.relative_to(out))] = load_file(path)
-        for path in own.rglob("*.json"):
+        for path in checkpoint.glob("process-*/**/*.json"):
             found[str(path.relative_to(out))] = timeless(json.loads(path.read_text()))
     lines = (out / "metrics.jsonl").read_text().splitlines()
     found["metrics"] = [timeless(json.loads(line)) for line in lines]

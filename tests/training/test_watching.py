@@ -9,7 +9,7 @@ from lengthen import StatePassing, post_train, stream, wrap
 from lengthen.data import HeldOutSequences
 from lengthen.errors import InputError
 from lengthen.streaming import reset_losses
-from lengthen.training import StreamedLoss
+from lengthen.training import Optimisation, StreamedLoss, Watch, run_training
 from tests.conftest import plain_transformers, tiny_mamba2
 from tests.training.matrix_cases import model
 from tests.training.test_resuming import assert_same, remains, stop_after
@@ -49,10 +49,35 @@ def test_tensorboard_gets_it_too(tmp_path, plays):
 
     config = {"report_to": "tensorboard", "logging_steps": 1}
     record = post_train(model(), plays[0], out=tmp_path, watch=plays[1], watch_steps=3, config=config, **RUN)
-    (events,) = {path.parent for path in tmp_path.rglob("events.out.tfevents*")}
-    board = EventAccumulator(str(events)).Reload()
+    board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [event.step for event in board.Scalars("train/far_loss")] == [3, 6]
     assert [event.value for event in board.Scalars("train/loss")] == pytest.approx(record.losses, rel=1e-5)
+
+
+def test_a_resumed_run_s_curves_are_those_of_one_run(tmp_path, plays):
+    """Stopped by a probe in step 6: the point of step 5 lies behind the checkpoint."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    class Stopped(Exception):
+        pass
+
+    def probe(_):
+        raise Stopped
+
+    def run(watch=None, resume=False):
+        how = Optimisation(6, 8, 1e-2, config={"report_to": "tensorboard", "logging_steps": 1}, save_steps=4)
+        return run_training(
+            model(), plays[0], StatePassing(), how, train_context=16, out=tmp_path, watch=watch, resume=resume
+        )
+
+    with pytest.raises(Stopped):
+        run(Watch([probe], steps=6))
+    losses = run(resume=True).losses
+    (folder,) = {path.parent for path in tmp_path.rglob("events.out.tfevents*")}
+    assert len(list(folder.iterdir())) == 2
+    points = EventAccumulator(str(folder)).Reload().Scalars("train/loss")
+    assert [point.step for point in points] == [1, 2, 3, 4, 5, 6]
+    assert [point.value for point in points] == pytest.approx(losses, rel=1e-5)
 
 
 def test_auto_ends_where_the_far_loss_is_repaired_and_stays_ended(tmp_path, plays):

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.integrations import TensorBoardCallback
 from transformers.trainer_utils import TrainOutput
 
 from lengthen.data import Windows
@@ -52,6 +53,8 @@ class ResumableTrainer(Trainer):
         self._unfinished: Path | None = None
         super().__init__(model=model, args=args, **kwargs)
         self.add_callback(_Bookkeeping(self))
+        if self.pop_callback(TensorBoardCallback) is not None:
+            self.add_callback(_TensorBoard)
 
     @property
     def seconds(self) -> float:
@@ -176,3 +179,14 @@ class _Bookkeeping(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         state.epoch = state.global_step / state.max_steps
+
+
+class _TensorBoard(TensorBoardCallback):
+    """Keeps a run's curves in one folder, OUT/tensorboard, however often it is resumed, without what came after the
+    checkpoint: TensorBoard drops those points where a later file says from which step on."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            self.logging_dir = self.logging_dir or str(Path(args.output_dir) / "tensorboard")
+            self.tb_writer = self._SummaryWriter(log_dir=self.logging_dir, purge_step=state.global_step + 1)
+        super().on_train_begin(args, state, control, **kwargs)
