@@ -22,7 +22,7 @@ from lengthen.models.fla_parts import convolved, fla_kind, heads, precise, unit,
 from lengthen.state import LayerState, TensorSpec
 
 SPECS = {"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")}
-QUANTITIES = frozenset({"decay", "gain"})  # the gain is on beta, which erases as it writes
+QUANTITIES = frozenset({"decay", "offset", "gain"})  # the gain is on beta, which erases as it writes
 CONVOLUTIONS = ("q_conv1d", "k_conv1d", "v_conv1d")
 
 

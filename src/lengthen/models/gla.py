@@ -68,7 +68,7 @@ FAMILY = Family(
             forward=forward,
             zero_state=zero_state,
             specs=SPECS,
-            quantities=frozenset({"decay", "gain", "read"}),
+            quantities=frozenset({"decay", "offset", "gain", "read"}),
         ),
     ),
 )

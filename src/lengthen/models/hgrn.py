@@ -94,7 +94,7 @@ FAMILY = Family(
             forward=forward,
             zero_state=zero_state,
             specs={"recurrent": TensorSpec("recurrent"), "window": TensorSpec("window")},
-            quantities=frozenset({"decay", "gain"}),
+            quantities=frozenset({"decay", "offset", "gain"}),
             arguments=("lower_bound",),
         ),
         fla_kind(
@@ -104,7 +104,7 @@ FAMILY = Family(
             forward=forward_2,
             zero_state=zero_state_2,
             specs={"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")},
-            quantities=frozenset({"decay", "gain", "read"}),
+            quantities=frozenset({"decay", "offset", "gain", "read"}),
             arguments=("lower_bound",),
         ),
     ),

@@ -81,8 +81,8 @@ def require_quantities(name: str, uses: frozenset[str], binding: LayerBinding, l
     for quantity in QUANTITIES:
         if quantity in uses and quantity not in KINDS[binding.kind].quantities:
             raise InputError(
-                f"{name} needs {QUANTITIES[quantity]}, which the layer {binding.name} ({type(layer).__name__}) has not; "
-                "choose another method for this model."
+                f"{name} changes {QUANTITIES[quantity]}, but {binding.name} ({type(layer).__name__}) has none; choose "
+                "another method for this model."
             )
 
 

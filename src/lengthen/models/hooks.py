@@ -17,10 +17,11 @@ from torch import Tensor
 from lengthen.state import LayerState, TensorSpec
 
 QUANTITIES = {
-    "decay": "a decay of its own for each token",
-    "gain": "a gain on what a token writes and on nothing else",
-    "step": "a step size, which decays and writes alike",
-    "read": "a read of keys and values that another recurrence could take over",
+    "decay": "the decay of each token",
+    "offset": "the log-decay common to all that a head or channel keeps",
+    "gain": "the gain on what a token writes",
+    "step": "the step size, by which a token decays and writes alike",
+    "read": "the read of keys and values",
 }
 """What a hook may need of a layer (LayerKind.quantities says what it has): name -> in words."""
 

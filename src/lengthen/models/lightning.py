@@ -59,7 +59,7 @@ FAMILY = Family(
             forward=forward,
             zero_state=zero_state,
             specs=SPECS,
-            quantities=frozenset({"decay", "gain", "read"}),
+            quantities=frozenset({"decay", "offset", "gain", "read"}),
             returns=_with_no_weights,
         ),
     ),

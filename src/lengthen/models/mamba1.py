@@ -25,7 +25,7 @@ from lengthen.models.plain import is_plain_linear
 from lengthen.state import LayerState, TensorSpec
 
 SPECS = {"recurrent": TensorSpec("recurrent"), "window": TensorSpec("window")}
-QUANTITIES = frozenset({"decay", "gain", "step"})
+QUANTITIES = frozenset({"decay", "gain", "step"})  # no offset: each of a channel's states decays at a rate of its own
 HEADS_SPECS = {"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")}
 
 

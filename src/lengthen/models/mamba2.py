@@ -23,7 +23,7 @@ from lengthen.models.fla_parts import fla_kind
 from lengthen.state import LayerState, TensorSpec
 
 SPECS = {"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")}
-QUANTITIES = frozenset({"decay", "gain", "step", "read"})
+QUANTITIES = frozenset({"decay", "offset", "gain", "step", "read"})
 
 
 def zero_state(layer: Any, rows: int, device: torch.device, dtype: torch.dtype) -> LayerState:

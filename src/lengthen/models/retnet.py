@@ -40,7 +40,10 @@ def retention_zero_state(layer: Any, rows: int, device: torch.device, dtype: tor
 
 
 def retention(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> tuple[Tensor, LayerState]:
-    """One retention over one segment: x [B, T, hidden] -> (y [B, T, hidden], final state)."""
+    """One retention over one segment: x [B, T, hidden] -> (y [B, T, hidden], final state).
+
+    A token that a hook skips turns the state all the same: its position passes.
+    """
     state = state or {}
     projected = [layer.q_proj(x), layer.k_proj(x), layer.v_proj(x)]
     (query, key, value), window = convolved(layer, CONVOLUTIONS, projected, state, marks)
@@ -135,7 +138,7 @@ FAMILY = Family(
             forward=retention,
             zero_state=retention_zero_state,
             specs={"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")},
-            quantities=frozenset({"decay", "gain"}),
+            quantities=frozenset({"decay", "offset", "gain"}),
         ),
         fla_kind(
             name="linear_attention",
@@ -147,7 +150,7 @@ FAMILY = Family(
                 "recurrent": TensorSpec("recurrent", head_axis=1),
                 "normaliser": TensorSpec("recurrent", head_axis=1, noise=False),
             },
-            quantities=frozenset({"decay", "gain", "read"}),
+            quantities=frozenset({"decay", "offset", "gain", "read"}),
         ),
     ),
 )

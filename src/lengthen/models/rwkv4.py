@@ -115,7 +115,7 @@ FAMILY = Family(
         LayerKind(
             name="rwkv4",
             kernel="wkv4",
-            quantities=frozenset({"decay"}),  # what a key writes its own position reads
+            quantities=frozenset({"decay", "offset"}),  # what a key writes its own position reads
             layers=(f"{_MODULE}.RwkvSelfAttention",),
             forward=time_mix,
             zero_state=time_mix_zero_state,

@@ -110,7 +110,7 @@ FAMILY = Family(
             forward=time_mix,
             zero_state=time_mix_zero_state,
             specs=SPECS,
-            quantities=frozenset({"decay", "gain", "read"}),
+            quantities=frozenset({"decay", "offset", "gain", "read"}),
         ),
         fla_kind(
             name="rwkv6_channel_mix",

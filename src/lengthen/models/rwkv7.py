@@ -98,7 +98,7 @@ FAMILY = Family(
             forward=time_mix,
             zero_state=time_mix_zero_state,
             specs=SPECS,
-            quantities=frozenset({"decay", "gain"}),
+            quantities=frozenset({"decay", "offset", "gain"}),
             returns=time_mix_returns,
             arguments=("v_first",),
         ),

@@ -101,7 +101,7 @@ FAMILY = Family(
             forward=forward,
             zero_state=zero_state,
             specs=SPECS,
-            quantities=frozenset({"decay", "gain"}),
+            quantities=frozenset({"decay", "offset", "gain"}),
             returns=lambda layer, y: (y, None),
         ),
     ),

@@ -1,0 +1,201 @@
+"""What a training-free method is: settings, fitted to a model on calibration text, put on it for a while.
+
+n rows of calibration text, T0 the training context, L the length in use.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from lengthen.errors import InputError
+from lengthen.models.binding import library_model, weights_fingerprint
+from lengthen.models.hooked_layers import hookable_layers, hooked, require_quantities
+from lengthen.models.hooks import Hook
+from lengthen.models.wrapping import require_wrapped
+from lengthen.results import write_text
+from lengthen.streaming import losses_of
+
+NEEDS = {
+    "calibration": "calibration text",
+    "gradients": "gradients of the loss on calibration text",
+    "train-context": "the training context",
+    "length": "the length in use",
+    "prompt": "the whole prompt before its first token is run",
+    "query": "a question apart from the text it is about",
+    "lanes": "more than one lane for each sequence",
+}
+"""What a method may need beyond the model: name -> in words."""
+
+
+@dataclass
+class Calibration:
+    """What a method may know when it is fitted, and what it has used of it.
+
+    train_context: T0. length: L. text: tokens int64 [n, T0 + 1], of no text that the method is chosen or judged by.
+    seed: of random draws. tokens_read, forwards: tokens that were run for the fit, repetitions counted, in so many calls.
+    """
+
+    train_context: int | None = None
+    length: int | None = None
+    text: Tensor | None = None
+    seed: int = 0
+    tokens_read: int = field(default=0, init=False)
+    forwards: int = field(default=0, init=False)
+
+    def losses(self, model: nn.Module, rows: slice = slice(None)) -> Tensor:
+        """Losses [n, T0] of rows of the text from the zero state, with gradients where they are on: the one way to it."""
+        assert self.text is not None, "a method that reads calibration text lists it among its needs"
+        text = self.text[rows].to(next(model.parameters()).device)
+        self.tokens_read += text[:, 1:].numel()
+        self.forwards += 1
+        return losses_of(model, text[:, :-1], text[:, 1:])[0]
+
+    @property
+    def shortening(self) -> float:
+        """T0 / L, for a method that needs both."""
+        assert self.train_context is not None and self.length is not None
+        return self.train_context / self.length
+
+    def require(self, method: str, needs: frozenset[str]) -> None:
+        """Raises InputError where something is missing that the method of this name needs."""
+        given = {"train-context": self.train_context, "length": self.length}
+        given |= dict.fromkeys(("calibration", "gradients"), self.text)  # type: ignore[arg-type]
+        missing = [need for need in NEEDS if need in needs and need in given and given[need] is None]
+        if missing:
+            raise InputError(f"{method} needs {NEEDS[missing[0]]}; give it, or choose a setting that does without.")
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """A training-free method's settings, as fields; what it finds out for a model it returns from `measured`."""
+
+    name: ClassVar[str]
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Of NEEDS, what these settings need beyond the model."""
+        return frozenset()
+
+    @abstractmethod
+    def require_model(self, model: nn.Module) -> None:
+        """Raises InputError where the model has a recurrent layer for which the method means nothing."""
+
+    def measured(self, model: nn.Module, calibration: Calibration) -> dict[str, Tensor]:
+        """What the method is fitted to for this model, tensors by name; nothing unless said."""
+        return {}
+
+    @abstractmethod
+    def put_on(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> AbstractContextManager[None]:
+        """Lets the model run under the method, with what `measured` returned, while this lasts."""
+
+    def fit(self, model: nn.Module, calibration: Calibration | None = None) -> FittedMethod:
+        """Fits the method to a wrapped model, which stays as it is.
+
+        Raises InputError where the model lacks what the method changes, or the calibration what it needs.
+        """
+        calibration = calibration or Calibration()
+        require_wrapped(model)
+        self.require_model(model)
+        calibration.require(self.name, self.needs)
+        tokens, forwards, began = calibration.tokens_read, calibration.forwards, time.process_time()
+        tensors = {name: t.detach().cpu() for name, t in self.measured(model, calibration).items()}
+        return FittedMethod(
+            self,
+            weights_fingerprint(model),
+            tensors,
+            tokens_read=calibration.tokens_read - tokens,
+            forwards=calibration.forwards - forwards,
+            seconds=time.process_time() - began,
+        )
+
+
+@dataclass(frozen=True)
+class HookMethod(Method):
+    """A method that is a hook. uses: of models.hooks.QUANTITIES, what every recurrent layer must have for it."""
+
+    uses: ClassVar[frozenset[str]] = frozenset()
+
+    def require_model(self, model: nn.Module) -> None:
+        for binding, layer in hookable_layers(model):
+            require_quantities(self.name, self.uses, binding, layer)
+
+    @abstractmethod
+    def hook(self, tensors: Mapping[str, Tensor]) -> Hook:
+        """The hook that the model runs under, from what `measured` returned."""
+
+    def put_on(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> AbstractContextManager[None]:
+        return hooked(model, self.hook(tensors))
+
+
+@dataclass(frozen=True)
+class FittedMethod:
+    """A method fitted to one model's weights, and what the fit took.
+
+    weights: their fingerprint. tensors: what was found out for this model. tokens_read, forwards: as in Calibration.
+    seconds: of CPU time.
+    """
+
+    method: Method
+    weights: str
+    tensors: Mapping[str, Tensor]
+    tokens_read: int
+    forwards: int
+    seconds: float
+
+    @contextmanager
+    def apply(self, model: nn.Module) -> Iterator[None]:
+        """Lets the model run under the method while this lasts; afterwards it is what it was, bit for bit.
+
+        Raises InputError for another model's weights.
+        """
+        require_wrapped(model)
+        found = weights_fingerprint(model)
+        if found != self.weights:
+            raise InputError(
+                f"{self.method.name} was fitted to the weights {self.weights}, but {type(library_model(model)).__name__} "
+                f"has {found}; fit it again."
+            )
+        device = next(model.parameters()).device
+        with self.method.put_on(model, {name: t.to(device) for name, t in self.tensors.items()}):
+            yield
+
+    def save(self, folder: str | Path) -> None:
+        """Writes method.json and method.safetensors into a folder."""
+        from safetensors.torch import save_file
+
+        folder = Path(folder)
+        document: dict[str, Any] = {"name": self.method.name, "settings": asdict(self.method), "weights": self.weights}
+        document |= {"tokens_read": self.tokens_read, "forwards": self.forwards, "seconds": self.seconds}
+        write_text(folder / "method.json", json.dumps(document, indent=1) + "\n")
+        save_file({name: t.contiguous() for name, t in self.tensors.items()}, folder / "method.safetensors")
+
+
+def load_fitted(folder: str | Path) -> FittedMethod:
+    """Reads what FittedMethod.save wrote. Raises InputError for a missing, damaged or foreign file."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from lengthen.training_free.names import method_with
+
+    folder = Path(folder)
+    try:
+        document: dict[str, Any] = json.loads((folder / "method.json").read_text(encoding="utf-8"))
+        tensors = load_file(folder / "method.safetensors")
+        method = method_with(document["name"], document["settings"])
+        cost = {name: document[name] for name in ("tokens_read", "forwards", "seconds")}
+        return FittedMethod(method, document["weights"], tensors, **cost)
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{folder} holds no fitted method that can be read ({error}); fit and save it again."
+        ) from None
