@@ -458,7 +458,8 @@ class Cell(Result):
 class Evaluation(Result):
     """Long-context tasks, cell by cell. effective_lengths: task -> the largest length up to which its accuracy over all
     depths is at least 0.85 at every tested length (None: not even the shortest). tokens: of all prompts;
-    tokens_processed: how many of them were run, what prompts share once."""
+    tokens_processed: how many of them were run, what prompts share once. over_depths: of tasks at several depths the mean
+    over them, as a cell of depth None for each length."""
 
     model: str
     family: str
@@ -467,6 +468,7 @@ class Evaluation(Result):
     effective_lengths: dict[str, int | None]
     tokens: int
     tokens_processed: int
+    over_depths: list[Cell] = field(default_factory=list)
     configuration: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from lengthen.tasks.answering import scores
 from lengthen.tasks.catalogue import Task, task_named
 from lengthen.tasks.cells import CellFile
 from lengthen.tasks.codec import Codec
-from lengthen.tasks.harness import PREFIX, harness_cell
+from lengthen.tasks.harness import PREFIX, harness_cell, task_folder
 from lengthen.tasks.prompts import Group, Wanted
 from lengthen.tasks.scoring import effective_length, wilson
 from lengthen.tasks.shared_prefixes import Cost, rows_together
@@ -73,38 +74,46 @@ def evaluate(
     _require(model, codec, found, lengths, depths, n, max_new_tokens)
     settings = {"weights": weights_fingerprint(model), "tokenizer": codec.identity, "n": n, "seed": seed}
     settings |= {"haystack": haystack, "max_new_tokens": max_new_tokens}
-    kept = CellFile(cells, settings, resume=resume)
-    cost, ascending = Cost(), sorted(dict.fromkeys(lengths))
+    ascending = sorted(dict.fromkeys(lengths))
+    for of_harness in (task for task in found if isinstance(task, str)):
+        task_folder(of_harness)
     for made_here in generated:  # what is too short is told before the first cell takes its time
         for length in {ascending[0], min(filter(None, ascending), default=0)}:
             for index in range(n if made_here.count is None else 0):
                 made_here.group(Wanted(length, codec, seed=seed, index=index, depths=depths[:1], haystack=haystack))
+    kept = CellFile(cells, settings, resume=resume)
+    kept = CellFile(cells, settings, resume=resume)
     grid = [(task, length) for task in found for length in (ascending if _by_length(task) else [0])]
     result: dict[tuple[str, int, float | None], Cell] = {}
     for done, (task, length) in enumerate(grid):
+        cost = Cost()
         if isinstance(task, str):
-            cells_here = [kept.get(task, length, None) or kept.get(task, 0, None)]
-            if cells_here == [None]:
-                made = harness_cell(model, task, length, codec, tokenizer, n=n, seed=seed, cost=cost)
-                kept.add([made])
-                cells_here = [made]
+            known = kept.get(task, length, None) or kept.get(task, 0, None)
+            here = [known or harness_cell(model, task, length, codec, tokenizer, n=n, seed=seed, cost=cost)]
+            made = here if known is None else []
         else:
             wanted: list[float | None] = [*dict.fromkeys(depths)] if task.by_depth else [None]
-            missing = [depth for depth in wanted if kept.get(task.name, length, depth) is None]
-            if missing:
-                kept.add(_cells(model, task, length, missing, codec, settings, cost))
-            cells_here = [kept.get(task.name, length, depth) for depth in wanted]
-        result |= {(cell.task, cell.length, cell.depth): cell for cell in cells_here if cell is not None}
+            finished = {depth: kept.get(task.name, length, depth) for depth in wanted}
+            missing = [depth for depth, cell in finished.items() if cell is None]
+            made = _cells(model, task, length, missing, codec, settings, cost) if missing else []
+            finished |= {cell.depth: cell for cell in made}
+            here = [cell for cell in finished.values() if cell is not None]
+        if made:
+            kept.add(made, cost)
+        result |= {(cell.task, cell.length, cell.depth): cell for cell in here}
         if progress is not None:
             progress(done + 1, len(grid))
+    all_cells = [*result.values()]
+    cost = kept.cost(all_cells)
     return Evaluation(
         model=name or type(library_model(model)).__name__,
         family=family_name(model),
         seed=seed,
-        cells=[*result.values()],
-        effective_lengths=effective_lengths([*result.values()]),
+        cells=all_cells,
+        effective_lengths=effective_lengths(all_cells),
         tokens=cost.tokens,
         tokens_processed=cost.processed,
+        over_depths=over_depths(all_cells),
         configuration={**settings, "lengths": list(lengths), "depths": list(depths)},
         versions=versions(),
     )
@@ -116,6 +125,28 @@ def effective_lengths(cells: Sequence[Cell]) -> dict[str, int | None]:
     for cell in cells:
         found.setdefault(cell.task, {}).setdefault(cell.length, []).append(cell.accuracy)
     return {task: effective_length(accuracies) for task, accuracies in found.items()}
+
+
+def over_depths(cells: Sequence[Cell]) -> list[Cell]:
+    """For each task by depth and each length the mean over its depths; they share haystacks, which the interval counts."""
+    groups: dict[tuple[str, int], list[Cell]] = {}
+    for cell in cells:
+        if cell.depth is not None:
+            groups.setdefault((cell.task, cell.length), []).append(cell)
+    return [_mean(group) for group in groups.values()]
+
+
+def _mean(cells: list[Cell]) -> Cell:
+    accuracy, tokens = (float(np.mean([getattr(c, name) for c in cells])) for name in ("accuracy", "tokens"))
+    shares = [c.token_accuracy for c in cells if c.token_accuracy is not None]
+    return replace(
+        cells[0],
+        depth=None,
+        accuracy=accuracy,
+        interval=list(wilson(accuracy, cells[0].n)),
+        tokens=tokens,
+        token_accuracy=float(np.mean(shares)) if shares else None,
+    )
 
 
 def _by_length(task: Task | str) -> bool:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import io
+import difflib
+import functools
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,44 +31,37 @@ def harness_cell(
 
     length: tokens that a task which makes its prompts by length (RULER's) makes them up to, its answer counted; the cell
     of any other task has length 0. tokenizer: a directory or hub name, which RULER's tasks measure with. Raises InputError
-    where lm-eval is not installed, has no such task, or the task has no accuracy.
+    where lm-eval is not installed, has no such task, the task lacks something that it needs, or has no accuracy.
     """
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            from lm_eval import simple_evaluate
-            from lm_eval.tasks import TaskManager
+    folder = task_folder(name)
+    from lm_eval import simple_evaluate
+    from lm_eval.tasks import TaskManager
 
-            from lengthen.tasks.lm_eval_adapter import StateCarryingLM
-    except ImportError as error:
-        raise InputError(f"lm-eval cannot be used ({error}); install lengthen[lm-eval].") from None
+    from lengthen.tasks.lm_eval_adapter import StateCarryingLM
+
     task = name.removeprefix(PREFIX)
     metadata: dict[str, Any] = {"max_seq_lengths": [length]}
     if isinstance(tokenizer, str | Path) and str(tokenizer) != "bytes":
         metadata["tokenizer"] = str(tokenizer)
     adapter = StateCarryingLM(model, codec)
-    quiet = io.StringIO()  # the harness tells what it does on both
-    with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
-        manager = TaskManager(metadata=metadata)
-        if task not in manager.all_tasks:
-            raise InputError(f"lm-eval has no task {task!r}; `lm_eval ls tasks` names those it has.")
+    with _silence():
+        manager = TaskManager(include_path=folder, include_defaults=False, metadata=metadata)
         try:
-            found = simple_evaluate(
-                adapter,
-                tasks=[task],
-                limit=n,
-                task_manager=manager,
-                bootstrap_iters=0,
-                log_samples=False,
-                random_seed=seed,
-                metadata=metadata,
-            )
+            with _without_downloads():
+                found = simple_evaluate(
+                    adapter,
+                    tasks=[task],
+                    limit=n,
+                    task_manager=manager,
+                    bootstrap_iters=0,
+                    log_samples=False,
+                    random_seed=seed,
+                    metadata=metadata,
+                )
         except InputError:
             raise
         except Exception as error:  # tasks read data and run code of their own, and raise anything
-            reason = " ".join(str(error).split())[:200].rstrip(".")
-            raise InputError(f"lm-eval's task {task} cannot be run ({type(error).__name__}: {reason}).") from error
-    if task not in found["results"] or task not in found["n-samples"]:
-        raise InputError(f"{task} is a group of lm-eval's tasks; name its tasks one by one.")
+            raise InputError(_reason(task, error)) from error
     measured = {metric.partition(",")[0]: value for metric, value in found["results"][task].items()}
     by_length = str(length) in measured
     metric = str(length) if by_length else next((m for m in ACCURACIES if m in measured), None)
@@ -79,3 +76,77 @@ def harness_cell(
     tokens = adapter.cost.tokens / max(1, adapter.contexts)
     interval = list(wilson(accuracy, count))
     return Cell(name, length if by_length else 0, None, count, accuracy, interval, f"lm-eval's {metric}", tokens)
+
+
+def task_folder(name: str) -> Path:
+    """Where lm-eval's task (name: lm-eval:TASK) is defined. Raises InputError as harness_cell does."""
+    try:
+        with _silence():
+            folders = _folders()
+    except ImportError as error:
+        raise InputError(f"lm-eval cannot be used ({error}); install lengthen[lm-eval].") from None
+    task = name.removeprefix(PREFIX)
+    if task not in folders:
+        near = difflib.get_close_matches(task, folders, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "`lm_eval ls tasks` names those it has."
+        raise InputError(f"lm-eval has no task {task!r}; {hint}")
+    found = folders[task]
+    if found is None:
+        raise InputError(f"{task} is a group of lm-eval's tasks; name its tasks one by one.")
+    return found
+
+
+@functools.cache
+def _folders() -> dict[str, Path | None]:
+    """Where each of lm-eval's tasks is defined, None for a group of them; thousands of files are read for it."""
+    from lm_eval.tasks import TaskManager
+
+    manager = TaskManager()
+    single = set(manager.all_subtasks)
+    places = {name: entry.yaml_path for name, entry in manager.task_index.items() if name in single}
+    return {name: path.parent if (path := places.get(name)) is not None else None for name in manager.all_tasks}
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Nothing is written: the harness tells what it does on both streams, and so do programs that it calls."""
+    sys.stderr.flush()
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        before = os.dup(2)
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+
+
+@contextlib.contextmanager
+def _without_downloads() -> Iterator[None]:
+    """RULER's tasks, all of them, have NLTK download what only those over essays need: without a network, for minutes."""
+    try:
+        import nltk
+    except ImportError:  # the task will say so, if it is one of those
+        yield
+        return
+    download, nltk.download = nltk.download, lambda *_, **__: False
+    try:
+        yield
+    finally:
+        nltk.download = download
+
+
+def _reason(task: str, error: Exception) -> str:
+    """Why a task cannot be run, and what to do."""
+    told = " ".join(str(error).split())
+    if "punkt_tab" in told:
+        return (
+            f"lm-eval's task {task} parts sentences with NLTK's punkt_tab, which is not here; run `python -m "
+            "nltk.downloader punkt_tab` once, where there is a network."
+        )
+    if "No tokenizer or pretrained provided" in told:
+        return (
+            f"lm-eval's task {task} measures its prompts with a tokenizer of transformers, not with bytes; name one with "
+            "--tokenizer."
+        )
+    return f"lm-eval's task {task} cannot be run ({type(error).__name__}: {told[:200].rstrip('.')})."
