@@ -228,7 +228,7 @@ class Patching(Result):
 
 @dataclass(frozen=True)
 class SequenceLosses(Result):
-    """Each sequence's mean loss over each bucket, [n][buckets], so that another model's on the same sequences can be
+    """Each sequence's mean loss over each bucket (a list a sequence), so that another model's on the same sequences can be
     paired with it. tokens: sha256 of what the sequences hold; overlap: the most positions that two of them share, None
     where that is not known."""
 
