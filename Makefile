@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find src/lengthen/kernels/csrc -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint acceptance package clean
+.PHONY: demo test lint acceptance docs figures package clean
 .DEFAULT_GOAL := help
 
 help:
@@ -13,6 +13,8 @@ help:
 	@echo 'make test        run the tests'
 	@echo 'make lint        ruff, the type checker, the import order'
 	@echo 'make acceptance  run the long checks'
+	@echo 'make docs        build the site into build/site; a warning or a dead link fails it'
+	@echo 'make figures     run the demonstration and the toys, and draw the pages'\'' figures again'
 	@echo 'make package     build the sdist and from it the wheel, into dist/'
 
 $(VENV)/.installed: pyproject.toml constraints.txt CMakeLists.txt $(SOURCES)
@@ -38,6 +40,19 @@ lint: $(VENV)/.installed
 
 acceptance: $(VENV)/.installed
 	$(BIN)/python -m pytest -m acceptance
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs
+	@echo 'Building the site into build/site.'
+	$(BIN)/python docs/build_site.py
+
+figures: demo
+	@echo 'Drawing docs/figures.'
+	$(BIN)/python docs/draw_figures.py demo-run
+	$(BIN)/python examples/why_models_break.py docs/figures
 
 package: $(VENV)/.installed
 	@echo 'Building dist/.'
