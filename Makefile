@@ -18,10 +18,10 @@ help:
 	@echo 'make package     build the sdist and from it the wheel, into dist/'
 
 $(VENV)/.installed: pyproject.toml constraints.txt CMakeLists.txt $(SOURCES)
-	@echo 'Setting up $(VENV): PyTorch as in constraints.txt, lengthen with its compiled kernels, test tools.'
+	@echo 'Setting up $(VENV): PyTorch as in constraints.txt, lengthen with its compiled kernels, tools for tests and docs.'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch numpy
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,fla]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,fla,docs]'
 	@touch $@
 
 demo: $(VENV)/.installed
@@ -41,11 +41,7 @@ lint: $(VENV)/.installed
 acceptance: $(VENV)/.installed
 	$(BIN)/python -m pytest -m acceptance
 
-$(VENV)/.docs: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
-	@touch $@
-
-docs: $(VENV)/.docs
+docs: $(VENV)/.installed
 	@echo 'Building the site into build/site.'
 	$(BIN)/python docs/build_site.py
 
