@@ -27,7 +27,11 @@ class LayerBinding:
     def zero_state(self, layer: Any, rows: int, device: torch.device, dtype: torch.dtype) -> LayerState:
         """The layer's zero state, with the hook's memory where there is a hook."""
         zero = KINDS[self.kind].zero_state(layer, rows, device, dtype)
-        return zero if self.hook is None else zero | memory_of(self.hook, self.name, zero)
+        return (
+            zero
+            if self.hook is None
+            else zero | memory_of(self.hook, self.name, zero, KINDS[self.kind].specs_of(layer))
+        )
 
 
 def wrapped_layers(model: nn.Module) -> Iterator[tuple[LayerBinding, nn.Module]]:

@@ -19,7 +19,7 @@ from lengthen.models.binding import LayerBinding, library_model, wrapped_layers
 from lengthen.models.call import Call, Marks
 from lengthen.models.families import KINDS
 from lengthen.models.family import LayerKind
-from lengthen.models.hooks import MEMORY, POSITIONS, QUANTITIES, Hook, LayerView, memory_of
+from lengthen.models.hooks import MEMORY, POSITIONS, QUANTITIES, Hook, LayerView, is_recurrent, memory_of
 from lengthen.models.padding import Compaction
 from lengthen.state import LayerState
 
@@ -33,8 +33,7 @@ def hooked(model: nn.Module, hook: Hook) -> Iterator[None]:
     A hook with a memory or a period carries it in the state: states made without it are refused then.
     Raises InputError where the model is not wrapped, runs under a hook already, or has a layer without what it needs.
     """
-    layers = hookable_layers(model)
-    for binding, layer in layers:
+    for binding, layer in hookable_layers(model):
         if binding.hook is not None:
             raise InputError(
                 f"The model runs under {binding.hook.name} already; take it off before {hook.name} is put on."
@@ -45,6 +44,7 @@ def hooked(model: nn.Module, hook: Hook) -> Iterator[None]:
                 f"{hook.name} cannot run on {binding.name}, whose inputs are [positions, rows, ...]; build the layer with "
                 "batch_first=True."
             )
+    layers: list[tuple[LayerBinding, Any]] = list(wrapped_layers(library_model(model)))
     try:
         for binding, layer in layers:
             layer._lengthen = replace(binding, hook=hook)
@@ -58,22 +58,14 @@ def hooked(model: nn.Module, hook: Hook) -> Iterator[None]:
 
 def hookable_layers(model: nn.Module) -> list[tuple[LayerBinding, Any]]:
     """The wrapped layers with a recurrent state, in the model's order. Raises InputError where there is none."""
-    found = [
-        (binding, layer)
-        for binding, layer in wrapped_layers(library_model(model))
-        if _is_recurrent(KINDS[binding.kind], layer)
-    ]
+    found = []
+    for binding, layer in wrapped_layers(library_model(model)):
+        kind = KINDS[binding.kind]
+        if is_recurrent(kind.zero_state(layer, 1, torch.device("meta"), torch.float32), kind.specs_of(layer)):
+            found.append((binding, layer))
     if not found:
         raise InputError(f"{type(library_model(model)).__name__} is not wrapped; call lengthen.wrap(model) first.")
     return found
-
-
-def _is_recurrent(kind: LayerKind, layer: nn.Module) -> bool:
-    """Whether a layer has more than a window (a channel mix has not)."""
-    specs = kind.specs_of(layer)
-    return any(
-        specs[name].kind == "recurrent" for name in kind.zero_state(layer, 1, torch.device("meta"), torch.float32)
-    )
 
 
 def require_quantities(name: str, uses: frozenset[str], binding: LayerBinding, layer: nn.Module) -> None:
@@ -118,7 +110,7 @@ def run_hooked(
     state = call.initial(binding.name)
     if state is None:
         zero = kind.zero_state(layer, x.shape[0], x.device, torch.promote_types(x.dtype, torch.float32))
-        own, memory = None, memory_of(hook, binding.name, zero)
+        own, memory = None, memory_of(hook, binding.name, zero, kind.specs_of(layer))
     else:
         own = {name: t for name, t in state.items() if not name.startswith(MEMORY)}
         memory = {name: t for name, t in state.items() if name.startswith(MEMORY)}

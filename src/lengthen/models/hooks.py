@@ -83,7 +83,10 @@ class Hook:
         return log_decay, gain
 
     def between(self, view: LayerView, state: LayerState) -> LayerState:
-        """The state that takes the place of this one at a multiple of `period`; rows elsewhere keep theirs."""
+        """The state that takes the place of this one at a multiple of `period`; rows elsewhere keep theirs.
+
+        Also called for layers that have a window alone, such as a channel mix.
+        """
         return state
 
     def read(
@@ -96,14 +99,24 @@ class Hook:
         return kernel(*inputs, **options)
 
     def memory(self, layer: str, zero: LayerState) -> LayerState:
-        """The zeros that view.memory starts from, batch first, for the layer with this zero state; none unless said."""
+        """The zeros that view.memory starts from, batch first, for a layer with this zero state; none unless said.
+
+        zero: of a layer with a recurrent state; a channel mix has a window alone, and no memory.
+        """
         return {}
 
 
-def memory_of(hook: Hook, layer: str, zero: LayerState) -> LayerState:
+def memory_of(hook: Hook, layer: str, zero: LayerState, specs: Mapping[str, TensorSpec]) -> LayerState:
     """What a hook keeps in the state of the layer with this zero state: the hook's memory, and positions for a period."""
-    memory = {MEMORY + name: tensor for name, tensor in hook.memory(layer, zero).items()}
+    memory: LayerState = {}
+    if is_recurrent(zero, specs):
+        memory = {MEMORY + name: tensor for name, tensor in hook.memory(layer, zero).items()}
     if hook.period is not None:
         some = next(iter(zero.values()))
         memory[POSITIONS] = torch.zeros(some.shape[0], dtype=torch.long, device=some.device)
     return memory
+
+
+def is_recurrent(state: LayerState, specs: Mapping[str, TensorSpec]) -> bool:
+    """Whether a layer with this state has more than a window."""
+    return any(specs[name].kind == "recurrent" for name in state)
