@@ -84,7 +84,7 @@ def practise(lesson: Lesson, arm: str, seed: int, folder: Path) -> None:
         lengths=lesson.lengths,
         depths=lesson.depths,
         n=lesson.n,
-        tokenizer=_tokenizer(lesson),
+        tokenizer=own_tokenizer(lesson.task),
         haystack=lesson.haystack,
         seed=seed,
         name=arm,
@@ -106,13 +106,12 @@ def _practise(model: nn.Module, lesson: Lesson, arm: str, seed: int) -> None:
 
 def _samples(lesson: Lesson, seed: int, long_stories: bool = False) -> Corpus:
     lengths = tuple(lesson.train_context * (i + 1) for i in range(LONGEST_STORY if long_stories else 1))
-    return _made(lesson.task, lengths, lesson.samples, lesson.own_tokens, lesson.haystack, seed)
+    return _made(lesson.task, lengths, lesson.samples, lesson.haystack, seed)
 
 
 @functools.lru_cache(maxsize=2)
-def _made(task: str, lengths: tuple[int, ...], count: int, own_tokens: bool, haystack: str | None, seed: int) -> Corpus:
+def _made(task: str, lengths: tuple[int, ...], count: int, haystack: str | None, seed: int) -> Corpus:
     """`count` samples in equal parts of each length, one corpus."""
-    tokenizer = own_tokenizer(task) if own_tokens else "bytes"
     inputs: list[Any] = []
     targets: list[Any] = []
     size = None
@@ -121,7 +120,7 @@ def _made(task: str, lengths: tuple[int, ...], count: int, own_tokens: bool, hay
             task,
             train_context=length,
             count=count // len(lengths),
-            tokenizer=tokenizer,
+            tokenizer=own_tokenizer(task),
             seed=seed,
             haystack=haystack,
         )
@@ -131,12 +130,8 @@ def _made(task: str, lengths: tuple[int, ...], count: int, own_tokens: bool, hay
     return array_corpus(inputs, targets, size, None)
 
 
-def _tokenizer(lesson: Lesson) -> Any:
-    return own_tokenizer(lesson.task) if lesson.own_tokens else "bytes"
-
-
 def _recipe(lesson: Lesson) -> Mamba2Recipe:
-    return replace(lesson.recipe, vocabulary=Codec(_tokenizer(lesson)).vocabulary_size)
+    return replace(lesson.recipe, vocabulary=Codec(own_tokenizer(lesson.task)).vocabulary_size)
 
 
 def _weights(lesson: Lesson, seed: int, folder: Path) -> Path:

@@ -18,8 +18,8 @@ class Lesson:
     """A task learnt from zero states, then practised for as many steps in every arm; all windows are of train_context.
 
     arms: label -> intervention by name, the control among them. long_stories: labels of the arms whose samples are one to
-    four windows long. own_tokens: whether a tokenizer is trained on the task's own text, in place of bytes. measured:
-    what is told of a cell, the answers that are right or the tokens of them. lengths, depths, n: as evaluate takes them.
+    four windows long. measured: what is told of a cell, the answers that are right or the tokens of them. lengths, depths,
+    n: as evaluate takes them. Tokens are the task's own (see own_tokenizer).
     """
 
     name: str
@@ -30,7 +30,6 @@ class Lesson:
     arms: Mapping[str, str]
     long_stories: tuple[str, ...] = ()
     recipe: Mamba2Recipe = SLOW
-    own_tokens: bool = False
     haystack: str | None = None
     steps: int = 1000
     rows: int = 32
@@ -44,7 +43,7 @@ class Lesson:
 
     def learnt(self) -> dict[str, Any]:
         """Plain values that tell one learnt model from another."""
-        names = ("task", "train_context", "own_tokens", "haystack", "steps", "rows", "learning_rate", "samples")
+        names = ("task", "train_context", "haystack", "steps", "rows", "learning_rate", "samples")
         return {name: getattr(self, name) for name in names} | {"recipe": asdict(self.recipe)}
 
     def describe(self, arm: str) -> dict[str, Any]:
@@ -65,10 +64,11 @@ LESSONS = {
             "learn-copying",
             "Is a string longer than any in training copied better after state passing?",
             "copying",
-            train_context=32,
-            lengths=(16, 32, 48, 64, 128, 256),
+            train_context=33,
+            lengths=(18, 34, 50, 66, 130, 258),
             arms=CONTROL | FITTED | PASSING,
             steps=1200,
+            practice=600,
             measured="token_accuracy",
         ),
         Lesson(
@@ -76,20 +76,25 @@ LESSONS = {
             "Is a key found beyond the training context after fine-tuning from fitted noise?",
             "passkey",
             train_context=96,
-            lengths=(96, 192, 384, 768, 1536, 3072),
+            lengths=(96, 192, 384, 768, 3072),
             arms=CONTROL | FITTED | PASSING,
-            own_tokens=True,
+            steps=500,
             rows=16,
             samples=8000,
             depths=(0.1, 0.5, 0.9),
+            n=50,
         ),
         Lesson(
             "learn-recall",
             "Are the values of keys recalled beyond the training context?",
             "associative-recall",
             train_context=32,
-            lengths=(32, 64, 128, 256, 512, 1024),
+            lengths=(32, 128, 1024, 4096, 16384),
             arms=CONTROL | FITTED | PASSING,
+            steps=800,
+            rows=64,
+            practice=300,
+            n=50,
         ),
         Lesson(
             "learn-babilong",
@@ -99,7 +104,6 @@ LESSONS = {
             lengths=(0, 128, 256, 512, 1024, 2048, 4096),
             arms=CONTROL | FITTED | PASSING | {"TBPTT": "tbptt"},
             long_stories=("TBPTT",),
-            own_tokens=True,
             haystack="noise",
             rows=16,
             samples=8000,
