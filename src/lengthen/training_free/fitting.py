@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from lengthen.errors import InputError
@@ -22,10 +23,12 @@ from lengthen.models.hooked_layers import hookable_layers, hooked, require_quant
 from lengthen.models.hooks import Hook
 from lengthen.models.wrapping import require_wrapped
 from lengthen.results import write_text
-from lengthen.streaming import losses_of
+from lengthen.state import RecurrentState
+from lengthen.streaming import SEGMENT, losses_of
 
 NEEDS = {
     "calibration": "calibration text",
+    "long-calibration": "calibration text as long as the length in use",
     "gradients": "gradients of the loss on calibration text",
     "train-context": "the training context",
     "length": "the length in use",
@@ -41,23 +44,37 @@ class Calibration:
     """What a method may know when it is fitted, and what it has used of it.
 
     train_context: T0. length: L. text: tokens int64 [n, T0 + 1], of no text that the method is chosen or judged by.
+    long_text: tokens int64 [m, L + 1] of the same split, for methods that are fitted at the length in use.
     seed: of random draws. tokens_read, forwards: tokens that were run for the fit, repetitions counted, in so many calls.
     """
 
     train_context: int | None = None
     length: int | None = None
     text: Tensor | None = None
+    long_text: Tensor | None = None
     seed: int = 0
     tokens_read: int = field(default=0, init=False)
     forwards: int = field(default=0, init=False)
 
     def losses(self, model: nn.Module, rows: slice = slice(None)) -> Tensor:
-        """Losses [n, T0] of rows of the text from the zero state, with gradients where they are on: the one way to it."""
+        """Losses [n, T0] of rows of the text from the zero state in one call, with gradients where they are on."""
         assert self.text is not None, "a method that reads calibration text lists it among its needs"
-        text = self.text[rows].to(next(model.parameters()).device)
+        return self._call(model, self.text[rows], None)[0]
+
+    def long_losses(self, model: nn.Module) -> Tensor:
+        """The same of the long text in segments, the state carried with its gradients: [m, L]."""
+        assert self.long_text is not None, "a method that reads long calibration text lists it among its needs"
+        found, state = [], None
+        for low in range(0, self.long_text.shape[1] - 1, SEGMENT):
+            losses, state = self._call(model, self.long_text[:, low : low + SEGMENT + 1], state)
+            found.append(losses)
+        return torch.cat(found, 1)
+
+    def _call(self, model: nn.Module, text: Tensor, state: RecurrentState | None) -> tuple[Tensor, RecurrentState]:
+        text = text.to(next(model.parameters()).device)
         self.tokens_read += text[:, 1:].numel()
         self.forwards += 1
-        return losses_of(model, text[:, :-1], text[:, 1:])[0]
+        return losses_of(model, text[:, :-1], text[:, 1:], state)
 
     @property
     def shortening(self) -> float:
@@ -67,8 +84,8 @@ class Calibration:
 
     def require(self, method: str, needs: frozenset[str]) -> None:
         """Raises InputError where something is missing that the method of this name needs."""
-        given = {"train-context": self.train_context, "length": self.length}
-        given |= dict.fromkeys(("calibration", "gradients"), self.text)  # type: ignore[arg-type]
+        given: dict[str, object] = {"train-context": self.train_context, "length": self.length}
+        given |= {"calibration": self.text, "long-calibration": self.long_text}
         missing = [need for need in NEEDS if need in needs and need in given and given[need] is None]
         if missing:
             raise InputError(f"{method} needs {NEEDS[missing[0]]}; give it, or choose a setting that does without.")
