@@ -47,7 +47,7 @@ def train_base(base: Base, seed: int, folder: Path) -> None:
     """Pre-trains a base and writes its weights into the folder, whole or not at all."""
     path = folder / f"{base.key(seed)}.safetensors"
     model, _ = pretrain(
-        _corpora()[0],
+        corpora()[0],
         train_context=base.train_context,
         steps=base.steps,
         recipe=base.recipe,
@@ -70,12 +70,12 @@ def run_cell(setting: Setting, seed: int, folder: Path) -> None:
     began = time.process_time()
     model = setting.base.recipe.build(seed)
     load_model(model, str(folder / f"{setting.base.key(seed)}.safetensors"))
-    failed = _post_train(model, setting, seed) if setting.steps else None
+    failed = post_trained(model, setting, seed) if setting.steps else None
     figures = {"in_context": float("nan"), "far": float("nan"), "far_stderr": float("nan"), "own_reset": float("nan")}
     context = setting.base.train_context
     count = max(SEQUENCES, JUDGED_TOKENS // (CONTEXTS * context))
     if failed is None:
-        tokens = HeldOutSequences(_corpora()[1], length=CONTEXTS * context, count=count, seed=seed)
+        tokens = HeldOutSequences(corpora()[1], length=CONTEXTS * context, count=count, seed=seed)
         off = {"remembrance": False, "drift": False, "patching": False}
         found = diagnose(model, tokens, train_context=context, positions=(), seed=seed, **off)  # type: ignore[arg-type]
         figures = {name: getattr(found, name) for name in figures}
@@ -91,10 +91,10 @@ def run_cell(setting: Setting, seed: int, folder: Path) -> None:
     cell.save(folder / f"{setting.key(seed)}.json")
 
 
-def _post_train(model: nn.Module, setting: Setting, seed: int) -> str | None:
+def post_trained(model: nn.Module, setting: Setting, seed: int) -> str | None:
     """Post-trains the model in place; returns why that failed, if the loss was no longer a number."""
     intervention = intervention_of(setting.intervention, seed)
-    corpus, context = _corpora()[0], setting.base.train_context
+    corpus, context = corpora()[0], setting.base.train_context
     if wants_lanes(intervention):  # lanes that move on, rather than stay in as many plays
         corpus = corpus.sections(CONTEXTS * context + 1)
     optimisation = Optimisation(steps=setting.steps, rows=setting.base.rows, learning_rate=setting.learning_rate)
@@ -106,7 +106,7 @@ def _post_train(model: nn.Module, setting: Setting, seed: int) -> str | None:
 
 
 @functools.cache
-def _corpora() -> tuple[Corpus, Corpus]:
+def corpora() -> tuple[Corpus, Corpus]:
     """The bundled plays to train on and to judge by."""
     training, held_out = bundled_plays()
     return load_corpus(training), load_corpus(held_out)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors.torch import load_model
@@ -112,22 +111,14 @@ def _samples(lesson: Lesson, seed: int, long_stories: bool = False) -> Corpus:
 @functools.lru_cache(maxsize=2)
 def _made(task: str, lengths: tuple[int, ...], count: int, haystack: str | None, seed: int) -> Corpus:
     """`count` samples in equal parts of each length, one corpus."""
-    inputs: list[Any] = []
-    targets: list[Any] = []
-    size = None
-    for length in lengths:
-        made = training_samples(
-            task,
-            train_context=length,
-            count=count // len(lengths),
-            tokenizer=own_tokenizer(task),
-            seed=seed,
-            haystack=haystack,
-        )
-        size = made.vocabulary_size
-        inputs += np.split(made.values, made.boundaries[1:-1])
-        targets += np.split(made.targets, made.boundaries[1:-1])
-    return array_corpus(inputs, targets, size, None)
+    tokenizer, each = own_tokenizer(task), count // len(lengths)
+    parts = [
+        training_samples(task, train_context=length, count=each, tokenizer=tokenizer, seed=seed, haystack=haystack)
+        for length in lengths
+    ]
+    inputs = [part.document(i) for part in parts for i in range(part.documents)]
+    targets = [array for p in parts if p.targets is not None for array in np.split(p.targets, p.boundaries[1:-1])]
+    return array_corpus(inputs, targets, parts[0].vocabulary_size, None)
 
 
 def _recipe(lesson: Lesson) -> Mamba2Recipe:

@@ -51,7 +51,7 @@ class Lesson:
         judged = {name: getattr(self, name) for name in ("lengths", "depths", "n")}
         if arm == BEFORE:
             return {**self.learnt(), **judged}
-        practised = {"practice": self.practice, "practice_rate": self.practice_rate}
+        practised = {name: getattr(self, name) for name in ("practice", "practice_rate")}
         practised |= {"intervention": self.arms[arm], "long_stories": arm in self.long_stories}
         return {**self.learnt(), **judged, **practised}
 
