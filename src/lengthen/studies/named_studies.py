@@ -91,6 +91,15 @@ def _mixtures() -> StudyPlan:
     return StudyPlan("mixtures", question, ("family", "initial states"), settings)
 
 
+def _default() -> StudyPlan:
+    arms = {"control": "zero", "state passing": PASSING, "noise and passed": MIXTURES["¼ zero, ¼ noise, ½ passed"]}
+    settings = {
+        (family, label): Setting(base, text) for family, base in FAMILIES.items() for label, text in arms.items()
+    }
+    question = "Is a mixture with a quarter of fitted noise a better default than state passing?"
+    return StudyPlan("default", question, ("family", "initial states"), settings)
+
+
 STUDIES = {
     plan.name: plan
     for plan in (
@@ -167,6 +176,7 @@ STUDIES = {
         ),
         _of_bases("families", "Do other families fail alike, and are they repaired alike?", "family", FAMILIES),
         _mixtures(),
+        _default(),
     )
 }
 """Name -> plan."""
