@@ -7,6 +7,7 @@ from itertools import pairwise
 from lengthen.results import (
     Arm,
     Bucket,
+    Cell,
     Certificate,
     Check,
     CheckResult,
@@ -15,6 +16,7 @@ from lengthen.results import (
     Diagnosis,
     Difference,
     Drift,
+    Evaluation,
     Forgetting,
     HeadDrift,
     HeadState,
@@ -210,3 +212,24 @@ def comparison() -> Comparison:
     """Two runs that can be paired, and one that cannot."""
     runs = {"before": diagnosis("./a"), "state_passing": diagnosis("./b", 0), HOSTILE: diagnosis("./c", 0.2)}
     return Comparison(runs, [certificate(control=None)], {HOSTILE: "They were judged on different sequences."})
+
+
+LENGTHS, DEPTHS = (1024, 4096, 1 << 20), (0, 0.5, 1)
+
+
+def evaluation(model: str = "my-model") -> Evaluation:
+    """Two tasks at depths of which one gets worse with the length, one at any depth, and one of prompts as given."""
+
+    def cell(task: str, length: int, depth: float | None, accuracy: float) -> Cell:
+        return Cell(task, length, depth, 50, accuracy, [0.9 * accuracy, min(1, 0.1 + accuracy)], "exact", length - 0.5)
+
+    of_length = dict(zip(LENGTHS, (1.0, 0.86, 0.04)))
+    falling = [cell("passkey", n, d, a * (1 - 0.1 * d)) for n, a in of_length.items() for d in DEPTHS]
+    level = [cell("niah-single", n, d, 0.5) for n in LENGTHS for d in DEPTHS]
+    anywhere = [cell("copying", n, None, a) for n, a in of_length.items()]
+    over = [cell("passkey", n, None, a * 0.95) for n, a in of_length.items()]
+    over += [cell("niah-single", n, None, 0.5) for n in LENGTHS]
+    reached = {"passkey": 1024, "niah-single": None, "copying": 4096, HOSTILE: None}
+    given = [cell(HOSTILE, 0, None, 0.25)]
+    cells = [*falling, *level, *anywhere, *given]
+    return Evaluation(model, "mamba2", 0, cells, reached, 9_000_000, 5_000_000, over, {"n": 50}, VERSIONS)

@@ -5,7 +5,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from example_results import HOSTILE, RECOMMENDED, check, comparison, demonstration, diagnosis, training
+from example_results import HOSTILE, RECOMMENDED, check, comparison, demonstration, diagnosis, evaluation, training
 
 from lengthen.errors import InputError
 from lengthen.reporting import certificate_markdown, write_report
@@ -149,9 +149,10 @@ def test_a_demonstration_says_what_it_is_and_judges_every_arm(page):
             ["Verdict", "Certificate", "How far", "State", "Configuration"],
         ),
         (training(), "Training: state-passing", ["Training", "Configuration"]),
+        (evaluation("my-model"), "my-model", ["Tasks", "Configuration"]),
         (check("my-model", passed=False), "my-model", ["Verdict", "Parity"]),
     ],
-    ids=["diagnosis", "comparison", "training", "check"],
+    ids=["diagnosis", "comparison", "training", "evaluation", "check"],
 )
 def test_each_kind_alone_gives_a_page(tmp_path, result, title, headings):
     result.save(tmp_path / "results" / "result.json")

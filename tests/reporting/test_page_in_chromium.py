@@ -6,7 +6,7 @@ import os
 
 import pytest
 from chromium import Browser, chromium
-from example_results import HEADS, HOSTILE, demonstration, diagnosis
+from example_results import HEADS, HOSTILE, demonstration, diagnosis, evaluation
 
 from lengthen.reporting import write_report
 from lengthen.reporting.figures import figures
@@ -59,6 +59,41 @@ def labels(browser, figure):
         f"[...document.querySelectorAll('#figure-{figure} .role-axis-label')].at(-1)"
         ".querySelectorAll('text').values().map(t => t.textContent).toArray()"
     )
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_heat_maps_of_tasks_tell_their_cells(browser, tmp_path, width):
+    """All cells drawn with their percents readable in them, in both themes; a value told on hover; the table reached."""
+    evaluation().save(tmp_path / "results" / "evaluation.json")
+    write_report(tmp_path)
+    for dark in (False, True):
+        browser.open(tmp_path / "report.html", width, dark=dark)
+        assert drawn(browser, tmp_path) == {"tasks": (12, 12), "task-depths": (18, 18)}
+        percents = "[...document.querySelectorAll('#figure-tasks .role-mark.mark-text text')].map(t => t.textContent)"
+        assert sorted(browser.evaluate(percents)) == sorted(["95", "82", "4", *["50"] * 3, "100", "86", "4", "25"])
+        assert browser.evaluate("document.documentElement.scrollWidth") == width
+        legend = "document.querySelector('#figure-tasks .role-legend').getBoundingClientRect().right"
+        frame = "document.querySelector('#figure-tasks .chart').getBoundingClientRect().right"
+        assert browser.evaluate(f"{legend} <= {frame}")
+        narrow = (
+            "[...document.querySelectorAll('#figure-{} .role-mark.mark-text text')].every(t => t.getBoundingClientRect().width"
+            " < document.querySelector('#figure-{} .mark-rect path').getBoundingClientRect().width)"
+        )
+        assert all(browser.evaluate(narrow.format(name, name)) for name in ("tasks", "task-depths"))
+    place = browser.evaluate(
+        "(() => { const p = document.querySelector('#figure-task-depths .mark-rect.role-mark path');"
+        " p.scrollIntoView({block: 'center'}); const b = p.getBoundingClientRect();"
+        " return {x: b.x + 3, y: b.y + b.height / 2}; })()"
+    )
+    browser.send("Input.dispatchMouseEvent", type="mouseMoved", **place)
+    browser.wait("document.querySelector('#vg-tooltip-element.visible') !== null")
+    told = browser.evaluate("document.querySelector('#vg-tooltip-element').textContent")
+    assert "100 %" in told and "90 to 100 %" in told and "50" in told and "passkey" in told
+    reached = (
+        "document.querySelector('#tasks .scroll').tabIndex === 0 && document.querySelectorAll('#tasks tbody tr').length"
+    )
+    assert browser.evaluate(reached) == 3 + 1 + 3 + 1 + 1 + 1
+    assert browser.complaints == []
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -61,6 +61,11 @@ def test_the_steps_of_a_ramp_go_away_from_the_ground_in_lightness(theme):
         assert all(b - a > 0.05 for a, b in pairwise(away))
 
 
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=lambda t: t.name)
+def test_what_is_written_on_a_ramp_is_read(theme):
+    assert all(contrast(text, ground) >= 4.5 for text, ground in zip(theme.on_ramp, theme.ramp, strict=True))
+
+
 def test_a_colour_that_returns_has_another_shape():
     looks = [(LIGHT.colour(i), SHAPES[i % len(SHAPES)]) for i in range(30)]
     assert len(set(looks)) == 30

@@ -13,6 +13,8 @@ from lengthen.reporting.points import Row
 from lengthen.reporting.run_folder import Findings
 
 WIDTH, HEIGHT, PANEL_WIDTH, PANEL_HEIGHT = 680, 340, 320, 200
+ROW = 22
+"""Height of a row of a heat map or a ranking."""
 SHOWN = "indexof(hidden, datum.entry) < 0"
 POINT: dict[str, Any] = {"filled": True, "size": 120, "opacity": 1}
 

@@ -28,7 +28,9 @@ def configuration_section(findings: Findings) -> Markup:
         if name not in arms:
             shown = {"train_context": d.train_context, "max_length": d.max_length, "seed": d.seed, "sequences": d.n}
             folded.append(_folded(f"Diagnosis: {name}", {**shown, **d.configuration}))
-    everything = [run, *findings.diagnoses.values(), *findings.trainings.values()]
+    everything = [run, *findings.diagnoses.values(), *findings.trainings.values(), *findings.evaluations.values()]
+    for name, e in findings.evaluations.items():
+        folded.append(_folded(f"Tasks: {name}", {"seed": e.seed, **e.configuration}))
     versions = {
         name: version for result in everything if result is not None for name, version in result.versions.items()
     }

@@ -7,6 +7,7 @@ from lengthen.reporting.length_figures import certificate_figure, loss_by_positi
 from lengthen.reporting.run_folder import Findings
 from lengthen.reporting.state_figures import drift_figure, forgetting_figure, patching_figure, statistics_figure
 from lengthen.reporting.study_figures import study_figures
+from lengthen.reporting.task_figures import depths_figure, tasks_figure
 from lengthen.reporting.training_figures import training_loss_figure
 
 MAKERS = (
@@ -17,6 +18,8 @@ MAKERS = (
     statistics_figure,
     forgetting_figure,
     patching_figure,
+    tasks_figure,
+    depths_figure,
     training_loss_figure,
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from lengthen.results import Spread
 
@@ -95,6 +96,20 @@ def told_as(loss: str) -> str:
 def value_of(loss: float, kind: str) -> float:
     """A mean loss as it is told."""
     return perplexity_of(loss) if told_as(kind) == "perplexity" else loss
+
+
+def span(counts: Iterable[int]) -> str:
+    """Several counts: the one that they are, or the least and the greatest."""
+    low, *_, high = sorted([*counts] * 2)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def compact(count: int) -> str:
+    """A number of tokens in few characters: 512, 4k, 1M, k being 1,024 and M its square."""
+    for size, unit in ((1 << 20, "M"), (1 << 10, "k")):
+        if count and count % size == 0:
+            return f"{count // size}{unit}"
+    return f"{count:,}"
 
 
 def memory(count: int) -> str:

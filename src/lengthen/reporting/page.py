@@ -65,7 +65,7 @@ def _sections(findings: Findings, figures: dict[str, Figure]) -> list[tuple[str,
         ("arms", "Arms", arms),
         ("length", "How far", _length(findings, figures)),
         ("state", "State", _state(findings, figures)),
-        ("tasks", "Tasks", join(*(table_element(evaluation_table(e)) for e in findings.evaluations.values()))),
+        ("tasks", "Tasks", _tasks(findings, figures)),
         ("training", "Training", _training(findings, figures)),
         ("studies", "Studies", _studies(findings, figures)),
         ("parity", "Parity", _parity(list(findings.checks.values()))),
@@ -145,6 +145,14 @@ def _folded(title: str, tabulated: Callable[[Diagnosis], Table | None], findings
     found = [(name, tabulated(d)) for name, d in findings.diagnoses.items()]
     tables = [table_element(dataclasses.replace(t, title=name)) for name, t in found if t is not None]
     return details(title, join(*tables)) if tables else Markup("")
+
+
+def _tasks(findings: Findings, figures: dict[str, Figure]) -> Markup:
+    return join(
+        figure_element(figures.get("tasks")),
+        figure_element(figures.get("task-depths")),
+        *(table_element(evaluation_table(e)) for e in findings.evaluations.values()),
+    )
 
 
 def _training(findings: Findings, figures: dict[str, Figure]) -> Markup:

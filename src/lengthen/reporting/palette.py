@@ -27,7 +27,8 @@ no multiple of the colours', so that a colour that returns has another shape."""
 
 @dataclass(frozen=True)
 class Theme:
-    """One ground and what is drawn on it. colours: of series; ramp: of steps from little to much."""
+    """One ground and what is drawn on it. colours: of series; ramp: of steps from little to much; on_ramp: of what is
+    written on each."""
 
     name: str
     ground: str
@@ -36,6 +37,7 @@ class Theme:
     rule: str
     colours: tuple[str, ...]
     ramp: tuple[str, ...]
+    on_ramp: tuple[str, ...]
 
     def colour(self, index: int) -> str:
         """The colour of the index-th series."""
@@ -50,6 +52,7 @@ LIGHT = Theme(
     "#dde2e8",
     ("#d55e00", "#1b2430", "#a32ae0", "#8f2d0a", "#15879c", "#2747a8"),
     ("#e9edf2", "#f8cf9c", "#f0a264", "#de6f3c", "#ac3a1e", "#5e0a08"),
+    (*["#1b2430"] * 4, *["#ffffff"] * 2),
 )
 DARK = Theme(
     "dark",
@@ -59,6 +62,7 @@ DARK = Theme(
     "#2c333d",
     ("#ff8a3d", "#e6e9ef", "#b44dff", "#c9430f", "#16bccb", "#4a7fb8"),
     ("#222831", "#6e3a2a", "#a9552f", "#dc8136", "#f6b566", "#fff0d6"),
+    (*["#ffffff"] * 3, *["#14171c"] * 3),
 )
 
 
@@ -118,6 +122,8 @@ def chart_config(theme: Theme, series: int, *, legend: bool) -> dict[str, Any]:
         "style": {
             "training-context": {"color": theme.muted, "strokeDash": [2, 3]},
             "cell": {"stroke": theme.ground, "strokeWidth": 1},
+            "outlined": {"color": theme.ink, "strokeWidth": 2},
+            **{f"on-step-{i}": {"color": colour, "fontSize": 11} for i, colour in enumerate(theme.on_ramp)},
             "training-context-label": {"color": theme.muted, "fontSize": 11},
         },
     }

@@ -7,6 +7,7 @@ import altair as alt
 from lengthen.reporting.charts import (
     PANEL_WIDTH,
     POINT,
+    ROW,
     SHOWN,
     WIDTH,
     Choice,
@@ -38,8 +39,6 @@ from lengthen.reporting.state_points import (
     statistics_points,
 )
 
-ROW = 22
-"""Height of a row of a heat map or a ranking."""
 CROWD = 400
 """More points than this are drawn small."""
 

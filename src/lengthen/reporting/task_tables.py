@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from lengthen.reporting.numbers import NONE
+from lengthen.reporting.numbers import NONE, span
 from lengthen.reporting.tabulation import Table
 from lengthen.results import Cell, Evaluation, TaskStudy
 
+ALL = "all"
+"""Stands for the mean over a task's depths."""
 SCORINGS = {
     "exact": "exact: the answer token by token",
     "strict": "strict: the target is the only candidate in the answer (BABILong's rule)",
@@ -19,16 +21,20 @@ SCORINGS = {
 def evaluation_table(result: Evaluation) -> Table:
     """Accuracy with its interval by task, depth and length."""
     lengths = sorted({cell.length for cell in result.cells})
-    rows: dict[tuple[str, float | None], dict[int, Cell]] = {}
-    for cell in result.cells:
-        rows.setdefault((cell.task, cell.depth), {})[cell.length] = cell
+    tasks = list(result.effective_lengths)
+    by_depth = {cell.task for cell in result.over_depths}
+    rows: dict[tuple[str, str], dict[int, Cell]] = {}
+    for cell in sorted([*result.cells, *result.over_depths], key=lambda c: tasks.index(c.task)):
+        depth = f"{cell.depth:g}" if cell.depth is not None else ALL if cell.task in by_depth else "any"
+        rows.setdefault((cell.task, depth), {})[cell.length] = cell
     told = [
         [
             task,
-            "any" if depth is None else f"{depth:g}",
+            depth,
             next(iter(cells.values())).scoring,
+            span(cell.n for cell in cells.values()),
             *(_accuracy(cells.get(length)) for length in lengths),
-            NONE if (reached := result.effective_lengths[task]) is None else f"{reached:,}",
+            _effective_length(result, task) if depth == ALL or task not in by_depth else "",
         ]
         for (task, depth), cells in rows.items()
     ]
@@ -39,7 +45,14 @@ def evaluation_table(result: Evaluation) -> Table:
         f"depths is at least 85 % at every length. Of {result.tokens:,} tokens of prompts {result.tokens_processed:,} were "
         "processed, what prompts share once."
     )
-    columns = ["task", "depth", "scoring", *(f"{n:,}" if n else "as given" for n in lengths), "effective length"]
+    columns = [
+        "task",
+        "depth",
+        "scoring",
+        "haystacks",
+        *(f"{n:,}" if n else "as given" for n in lengths),
+        "effective length",
+    ]
     return Table(f"Tasks: {result.model}", columns, told, frozenset({0, 2}), note)
 
 
@@ -81,6 +94,11 @@ def _length(length: int, T: int) -> str:
     if length == 0:
         return "0k"
     return f"{length:,}" if length % T else "T" if length == T else f"{length // T} T"
+
+
+def _effective_length(result: Evaluation, task: str) -> str:
+    reached = result.effective_lengths[task]
+    return NONE if reached is None else f"{reached:,}"
 
 
 def _accuracy(cell: Cell | None) -> str:
