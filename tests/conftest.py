@@ -54,6 +54,19 @@ def tiny_mamba2(seed: int = 0, **options):
     return Mamba2ForCausalLM(Mamba2Config(**{**settings, **options})).eval()
 
 
+def library_cache(output):
+    """The library's cache in its output, under whatever name its release has for it."""
+    from lengthen.models.library_cache import CACHE_KEYWORDS
+
+    return next(output[name] for name in CACHE_KEYWORDS if output.get(name) is not None)
+
+
+def checkpoint_activations(model):
+    """Turns the library's activation checkpointing on, under whatever name its release has for it."""
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+
+
 @pytest.fixture(params=list(SHAPES), ids=list(SHAPES))
 def shaped_mamba2(request):
     return tiny_mamba2(**SHAPES[request.param])

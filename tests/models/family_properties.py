@@ -35,6 +35,7 @@ from lengthen.models.attention import SequenceState
 from lengthen.models.parity import _error, _state_error
 from lengthen.models.tiny_models import TINY_MODELS, build_tiny_model
 from lengthen.models.tiny_models_fla import FLA_TINY_MODELS
+from tests.conftest import checkpoint_activations, library_cache
 
 __all__ = [
     "adapted_layers",
@@ -112,7 +113,9 @@ def library_states() -> Callable[[Any, Any], list[Tensor]]:
     """From the library's model and its output to the layers' recurrent states in lengthen's layout."""
 
     def states(model: Any, output: Any) -> list[Tensor]:
-        found = [layer.recurrent_states[0] for layer in output.cache.layers if hasattr(layer, "recurrent_states")]
+        found = [
+            layer.recurrent_states[0] for layer in library_cache(output).layers if hasattr(layer, "recurrent_states")
+        ]
         return [state.mT if state.dim() == 4 else state for state in found]  # the library keeps [value, key]
 
     return states
@@ -219,7 +222,7 @@ def test_checkpointed_training_gives_the_same_gradients(build: Build) -> None:
     def gradients(checkpointing: bool) -> torch.Tensor:
         model = wrap(build()).train()
         if checkpointing:
-            model.activation_checkpointing_enable({"use_reentrant": False})
+            checkpoint_activations(model)
         first = model(input_ids=IDS[:, :40], labels=IDS[:, :40])
         assert not isinstance(first.final_state, SequenceState)
         second = model(input_ids=IDS[:, 40:], labels=IDS[:, 40:], initial_state=first.final_state)

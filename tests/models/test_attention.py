@@ -12,7 +12,7 @@ from lengthen.models.attention import AttentionCache, SequenceState
 from lengthen.models.binding import sequence_start
 from lengthen.models.parity import _error, _state_error
 from lengthen.state import RecurrentState
-from tests.conftest import tiny_mamba2
+from tests.conftest import checkpoint_activations, tiny_mamba2
 from tests.models.family_properties import IDS, builder
 
 A, B = IDS[:, :31], IDS[:, 31:60]
@@ -133,7 +133,7 @@ def test_a_model_without_attention_has_no_cache():
 
 def test_a_cache_is_not_dropped_by_checkpointing_without_a_word(model):
     model.train()
-    model.activation_checkpointing_enable({"use_reentrant": False})
+    checkpoint_activations(model)
     with pytest.raises(InputError, match="checkpointing"):
         model(A, initial_state=sequence_start(model, 3))
     model(A, initial_state=zero_state(model, 3))

@@ -9,7 +9,9 @@ from transformers.models.qwen3_next import modeling_qwen3_next
 from lengthen import check, wrap
 from lengthen.errors import InputError
 from lengthen.models import families, sequence_start
+from lengthen.models.library_cache import LibraryPath
 from lengthen.models.parity import _error
+from tests.conftest import library_cache
 from tests.models.family_properties import *  # noqa: F403
 from tests.models.family_properties import IDS, MASK, builder
 
@@ -68,7 +70,9 @@ CLASSES = {
 @pytest.fixture
 def library_states():
     """The library keeps [key, value] as lengthen does."""
-    return lambda _, output: [x.recurrent_states[0] for x in output.cache.layers if hasattr(x, "recurrent_states")]
+    return lambda _, output: [
+        x.recurrent_states[0] for x in library_cache(output).layers if hasattr(x, "recurrent_states")
+    ]
 
 
 @pytest.fixture
@@ -89,10 +93,11 @@ def second_half_s_gradient(run):
 @pytest.mark.parametrize("name", ["Qwen3Next", "KimiLinear"])
 def test_gradients_reach_the_segment_before_which_the_library_s_cache_forbids(name):
     model = builder(name, {})()
+    keyword = LibraryPath(model).keyword
 
     def by_the_library(cache, embeddings):
-        output = model(inputs_embeds=embeddings, cache=cache, use_cache=True)
-        return output.logits, output.cache
+        output = model(inputs_embeds=embeddings, **{keyword: cache}, use_cache=True)
+        return output.logits, library_cache(output)
 
     def by_lengthen(state, embeddings):
         state = sequence_start(model, 2) if state is None else state

@@ -7,6 +7,7 @@ from lengthen import wrap
 from lengthen.models import sequence_start
 from lengthen.models.library_cache import LibraryPath
 from lengthen.models.parity import _error
+from tests.conftest import library_cache
 from tests.models import family_properties
 from tests.models.family_properties import *  # noqa: F403
 from tests.models.family_properties import IDS, MASK, builder
@@ -31,7 +32,7 @@ CLASSES = {
 
 @pytest.fixture
 def library_states():
-    return lambda _, output: [state for state in output.cache.linear_cache if len(state)]
+    return lambda _, output: [state for state in library_cache(output).linear_cache if len(state)]
 
 
 @pytest.fixture

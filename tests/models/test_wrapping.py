@@ -10,9 +10,10 @@ import torch
 from lengthen import load, unwrap, wrap, zero_state
 from lengthen.errors import InputError
 from lengthen.models import is_wrapped, weights_fingerprint
+from lengthen.models.library_cache import LibraryPath
 from lengthen.models.parity import _error, _state_error
 from lengthen.models.tiny_models import TINY_MODELS, build_tiny_model
-from tests.conftest import tiny_mamba2
+from tests.conftest import checkpoint_activations, library_cache, tiny_mamba2
 
 IDS = torch.randint(256, (3, 75), generator=torch.Generator().manual_seed(0))
 
@@ -124,10 +125,10 @@ def test_the_library_s_cache_still_works_and_does_not_mix_with_a_state():
     expected = model(IDS, use_cache=True)
     wrap(model)
     output = model(IDS, use_cache=True)
-    assert torch.equal(output.logits, expected.logits) and output.cache is not None
+    assert torch.equal(output.logits, expected.logits) and library_cache(output) is not None
     state = zero_state(model, 3)
     for arguments in (
-        {"cache": output.cache, "initial_state": state},
+        {LibraryPath(model).keyword: library_cache(output), "initial_state": state},
         {"use_cache": True, "initial_state": state},
         {"use_cache": True, "reset": IDS > 300},
     ):
@@ -137,8 +138,11 @@ def test_the_library_s_cache_still_works_and_does_not_mix_with_a_state():
 
 @pytest.mark.parametrize("name", ["past_key_values", "cache_params", "initial_states", "anything"])
 def test_an_unknown_keyword_is_an_error(name):
+    model = wrap(tiny_mamba2())
+    if name == LibraryPath(model).keyword:
+        pytest.skip("this release takes its cache under that name")
     with pytest.raises(TypeError, match=name):
-        wrap(tiny_mamba2())(IDS, **{name: None})
+        model(IDS, **{name: None})
 
 
 def test_a_state_that_does_not_fit_is_refused():
@@ -252,7 +256,7 @@ def test_two_checkpointed_segments_in_one_backward_keep_their_own_states():
     def gradients(checkpointing):
         model = wrap(tiny_mamba2()).train()
         if checkpointing:
-            model.activation_checkpointing_enable({"use_reentrant": False})
+            checkpoint_activations(model)
         first = model(
             input_ids=IDS[:, :40],
             labels=IDS[:, :40],

@@ -7,7 +7,9 @@ from transformers.models.xlstm.modeling_xlstm import xLSTMPreTrainedModel
 
 from lengthen import check, stream, wrap, zero_state
 from lengthen.errors import InputError
+from lengthen.models.library_cache import LibraryPath
 from lengthen.models.parity import _error, _state_error
+from tests.conftest import library_cache
 from tests.models.family_properties import *  # noqa: F403
 from tests.models.family_properties import IDS, PLAIN, TEXT, InFloat64, builder
 
@@ -53,7 +55,7 @@ def library_heeds_masks():
 
 @pytest.fixture
 def library_states():
-    return lambda _, output: [matrix for matrix, _, _ in output.cache.rnn_state.values()]
+    return lambda _, output: [matrix for matrix, _, _ in library_cache(output).rnn_state.values()]
 
 
 @pytest.fixture
@@ -100,9 +102,9 @@ def test_a_width_at_which_the_library_s_cache_fails_passes_the_gate(narrow):
 def test_nothing_is_written_into_a_state_and_gradients_flow_through_it(narrow):
     """The library copies each new state into the cache it was given."""
     model = builder("xLSTM", {})()
-    cache = model(IDS[:, :20], use_cache=True).cache
+    cache = library_cache(model(IDS[:, :20], use_cache=True))
     held = [tensor.clone() for tensor in cache.rnn_state[0]]
-    model(IDS[:, 20:], cache=cache, use_cache=True)
+    model(IDS[:, 20:], **{LibraryPath(model).keyword: cache}, use_cache=True)
     assert not any(torch.equal(a, b) for a, b in zip(cache.rnn_state[0], held))
 
     wrap(model)
