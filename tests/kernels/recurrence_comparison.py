@@ -148,6 +148,27 @@ def assert_writes_everything(operator: Operator, inputs: dict[str, Tensor], **op
         assert torch.isfinite(value).all(), name
 
 
+def assert_gives_the_initial_state_s_gradient_only_when_wanted(
+    operator: Operator, inputs: dict[str, Tensor], forward: Any, backward: Any, arguments: list[Tensor | None]
+) -> None:
+    """Without it the other gradients are the same to the bit, and memory for none is taken.
+
+    forward, backward: the custom operators behind `operator`; arguments: the forward's, the initial state last.
+    """
+    everything = evaluate(operator, inputs)
+    rest = {name: tensor for name, tensor in inputs.items() if name != "initial_state"}
+    found = evaluate(lambda **given: operator(**given, initial_state=inputs["initial_state"].detach()), rest)
+    assert everything.keys() - found.keys() == {"gradient of initial_state"}
+    for name, value in found.items():
+        assert torch.equal(value, everything[name]), name
+
+    output, final_state, boundary_states = forward(*arguments)
+    for wanted, shape in ((True, final_state.shape), (False, (0,))):
+        given = (output, final_state, *arguments, boundary_states, wanted)
+        assert backward(*given)[-1].shape == shape
+        torch.library.opcheck(backward, given)
+
+
 def assert_definition_differentiates(reference: Operator, inputs: dict[str, Tensor], **options: object) -> None:
     """Check autograd through a definition against finite differences, in float64."""
     inputs = {name: t.double() if t.is_floating_point() else t for name, t in inputs.items()}

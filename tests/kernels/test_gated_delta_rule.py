@@ -8,6 +8,7 @@ from recurrence_comparison import (
     FORMS,
     assert_agrees,
     assert_agrees_over_131072,
+    assert_gives_the_initial_state_s_gradient_only_when_wanted,
     errors,
     evaluate,
     in_segments,
@@ -19,6 +20,7 @@ from lengthen.kernels import gated_delta_rule, gated_delta_rule_reference
 
 SEQUENCES = {"query", "key", "value", "log_decay", "beta", "input_gain"}
 DECAYS = ["none", "head", "channel"]
+ARGUMENTS = ["query", "key", "value", "log_decay", "beta", "input_gain", "initial_state"]
 FP32 = 5e-6  # rounding of a few thousand fp32 steps, well inside the promised 1e-5
 BF16 = 1e-2  # the output is rounded to 8 bits
 LONG = [1, 2, 63, 64, 65, 500, 2049]
@@ -230,10 +232,19 @@ def test_float64_stays_float64(decay: str) -> None:
 @pytest.mark.parametrize("decay", DECAYS)
 def test_is_a_well_formed_operator(form: str, decay: str) -> None:
     inputs = make(2, 70, 4, 4, 3, 5, decay=decay, full=decay == "head")
-    names = ["query", "key", "value", "log_decay", "beta", "input_gain", "initial_state"]
-    arguments = [inputs[name].requires_grad_() if name in inputs else None for name in names]
+    arguments = [inputs[name].requires_grad_() if name in inputs else None for name in ARGUMENTS]
     with running(form):
         torch.library.opcheck(torch.ops.lengthen.gated_delta_rule_forward, arguments)
+
+
+@pytest.mark.parametrize("form", ["torch", "avx2"])
+def test_the_initial_state_s_gradient_is_given_when_wanted(form: str) -> None:
+    inputs = make(2, 70, 4, 4, 3, 5)
+    operators = torch.ops.lengthen.gated_delta_rule_forward, torch.ops.lengthen.gated_delta_rule_backward
+    with running(form):
+        assert_gives_the_initial_state_s_gradient_only_when_wanted(
+            delta_rule, inputs, *operators, [inputs[name] for name in ARGUMENTS]
+        )
 
 
 def test_compiles_and_exports_whole() -> None:

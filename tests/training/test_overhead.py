@@ -33,15 +33,18 @@ def test_time_a_step():
     assert ratio <= 1.03
 
 
-def test_memory():
-    """Peak memory in a process of its own, with short windows, where the bank is large: one bank more, and in the
-    backward pass the gradient of one layer's initial state, which nobody asks for, an eighth of it here."""
+@pytest.mark.parametrize("layers", [1, 8])
+def test_memory(layers):
+    """Peak memory in a process of its own, with short windows, where the bank is large: one bank more and nothing else.
+
+    Freed memory goes back to the system at once, or the peak would tell what malloc keeps for later as well.
+    """
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
     found = {}
     for name in ("zero", "state-passing"):
-        command = [sys.executable, "-m", "tests.training.overhead_worker", name, "8", "24", "64"]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "tests.training.overhead_worker", name, str(layers), "24", "64"]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
         found[name] = json.loads(done.stdout)
     more, bank = found["state-passing"]["peak"] - found["zero"]["peak"], found["zero"]["bank"]
-    print(f"state passing takes {more / bank:.2f} banks more than none ({bank / 2**20:.0f} MiB)")
-    assert more <= (1 + 1 / 8 + 0.05) * bank  # and what the allocator rounds up to
+    print(f"{layers} layers: state passing takes {more / bank:.2f} banks more than none ({bank / 2**20:.0f} MiB)")
+    assert 0.5 * bank < more <= bank

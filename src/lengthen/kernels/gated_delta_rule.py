@@ -185,22 +185,23 @@ def gated_delta_rule_backward(
     input_gain: Tensor | None,
     initial_state: Tensor | None,
     boundary_states: Tensor,
+    initial_state_wanted: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of query, key, value, log_decay, beta, input_gain and initial_state (empty for one left out)."""
+    """Gradients of query, key, value, log_decay, beta, input_gain and initial_state; empty where none is wanted."""
     inputs = (query, key, value, log_decay, beta, input_gain, initial_state)
     form = choose_form(output_gradient, final_state_gradient, *inputs, compiled_function="gated_delta_rule_backward")
     backward = delta_rule_compiled_backward if _compiled_serves(log_decay, form) else delta_rule_portable_backward
-    return backward(output_gradient, final_state_gradient, *inputs, boundary_states)
+    return backward(output_gradient, final_state_gradient, *inputs, boundary_states, initial_state_wanted)
 
 
 @gated_delta_rule_backward.register_fake
 def _(  # type: ignore[no-untyped-def]
-    output_gradient, final_state_gradient, query, key, value, log_decay, beta, input_gain, initial_state, states
+    output_gradient, final_state_gradient, query, key, value, log_decay, beta, input_gain, initial_state, states, wanted
 ):
     def like(tensor: Tensor | None) -> Tensor:
         return value.new_empty(0) if tensor is None else tensor.new_empty(tensor.shape)
 
-    return tuple(map(like, (query, key, value, log_decay, beta, input_gain, initial_state)))
+    return tuple(map(like, (query, key, value, log_decay, beta, input_gain, initial_state if wanted else None)))
 
 
 def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
@@ -209,8 +210,9 @@ def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
 
 def _differentiate(ctx, output_gradient, final_state_gradient, _):  # type: ignore[no-untyped-def]
     *inputs, boundary_states = ctx.saved_tensors
-    gradients = gated_delta_rule_backward(output_gradient, final_state_gradient, *inputs, boundary_states)
-    return tuple(None if tensor is None else gradient for tensor, gradient in zip(inputs, gradients))
+    needed = ctx.needs_input_grad
+    gradients = gated_delta_rule_backward(output_gradient, final_state_gradient, *inputs, boundary_states, needed[-1])
+    return tuple(gradient if wanted else None for gradient, wanted in zip(gradients, needed))
 
 
 gated_delta_rule_forward.register_autograd(_differentiate, setup_context=_save)

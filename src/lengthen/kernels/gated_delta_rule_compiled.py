@@ -56,12 +56,15 @@ def delta_rule_compiled_backward(
     input_gain: Tensor | None,
     initial_state: Tensor | None,
     boundary_states: Tensor,
+    initial_state_wanted: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of query, key, value, log_decay, beta, input_gain and initial_state (empty for one left out)."""
+    """Gradients of query, key, value, log_decay, beta, input_gain and initial_state; empty where none is wanted."""
     assert compiled is not None
     d_query, d_key, d_value, d_beta = (fresh_like(x) for x in (query, key, value, beta))
     d_log_decay, d_gain = (None if x is None else x.new_empty(x.shape) for x in (log_decay, input_gain))
-    d_initial = None if initial_state is None else initial_state.new_empty(initial_state.shape, dtype=torch.float32)
+    d_initial = None
+    if initial_state is not None and initial_state_wanted:
+        d_initial = initial_state.new_empty(initial_state.shape, dtype=torch.float32)
     compiled.gated_delta_rule_backward(
         output_gradient,
         final_state_gradient,

@@ -97,13 +97,15 @@ def delta_rule_portable_backward(
     input_gain: Tensor | None,
     initial_state: Tensor | None,
     boundary_states: Tensor,
+    initial_state_wanted: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of query, key, value, log_decay, beta, input_gain and initial_state (empty for one left out)."""
+    """Gradients of query, key, value, log_decay, beta, input_gain and initial_state; empty where none is wanted."""
     dtype = compute_dtype(value)
     segment = segment_length(log_decay)
     d_query, d_key, d_value, d_beta = (x.new_empty(x.shape) for x in (query, key, value, beta))
     d_log_decay, d_gain, d_initial = (
-        value.new_empty(0) if x is None else x.new_empty(x.shape) for x in (log_decay, input_gain, initial_state)
+        value.new_empty(0) if x is None else x.new_empty(x.shape)
+        for x in (log_decay, input_gain, initial_state if initial_state_wanted else None)
     )
     for rows in _row_blocks(query, value, log_decay):
         d_state = final_state_gradient[rows].to(dtype)
@@ -128,7 +130,7 @@ def delta_rule_portable_backward(
             if log_decay is not None:
                 d_log = _join(d_log) if log_decay.dim() == 4 else _join(d_log.sum(-1, keepdim=True)).squeeze(-1)
                 d_log_decay[here] = d_log.masked_fill_(log_decay[here] <= lowest_log_decay(dtype), 0)
-        if initial_state is not None:
+        if initial_state_wanted:
             d_initial[rows] = d_state
     return d_query, d_key, d_value, d_log_decay, d_beta, d_gain, d_initial
 

@@ -161,22 +161,23 @@ def ssd_backward(
     skip: Tensor | None,
     initial_state: Tensor | None,
     boundary_states: Tensor,
+    initial_state_wanted: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of query, key, value, log_decay, input_gain, skip and initial_state (empty for one left out)."""
+    """Gradients of query, key, value, log_decay, input_gain, skip and initial_state; empty where none is wanted."""
     inputs = (query, key, value, log_decay, input_gain, skip, initial_state)
     form = choose_form(output_gradient, final_state_gradient, *inputs, compiled_function="ssd_backward")
     backward = ssd_compiled_backward if form is Form.COMPILED else ssd_chunked_backward
-    return backward(output_gradient, final_state_gradient, *inputs, boundary_states)
+    return backward(output_gradient, final_state_gradient, *inputs, boundary_states, initial_state_wanted)
 
 
 @ssd_backward.register_fake
 def _(  # type: ignore[no-untyped-def]
-    output_gradient, final_state_gradient, query, key, value, log_decay, input_gain, skip, initial_state, states
+    output_gradient, final_state_gradient, query, key, value, log_decay, input_gain, skip, initial_state, states, wanted
 ):
     def like(tensor: Tensor | None) -> Tensor:
         return value.new_empty(0) if tensor is None else tensor.new_empty(tensor.shape)
 
-    return tuple(map(like, (query, key, value, log_decay, input_gain, skip, initial_state)))
+    return tuple(map(like, (query, key, value, log_decay, input_gain, skip, initial_state if wanted else None)))
 
 
 def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
@@ -185,8 +186,9 @@ def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
 
 def _differentiate(ctx, output_gradient, final_state_gradient, _):  # type: ignore[no-untyped-def]
     *inputs, boundary_states = ctx.saved_tensors
-    gradients = ssd_backward(output_gradient, final_state_gradient, *inputs, boundary_states)
-    return tuple(None if tensor is None else gradient for tensor, gradient in zip(inputs, gradients))
+    needed = ctx.needs_input_grad
+    gradients = ssd_backward(output_gradient, final_state_gradient, *inputs, boundary_states, needed[-1])
+    return tuple(gradient if wanted else None for gradient, wanted in zip(gradients, needed))
 
 
 ssd_forward.register_autograd(_differentiate, setup_context=_save)

@@ -89,13 +89,17 @@ def ssd_chunked_backward(
     skip: Tensor | None,
     initial_state: Tensor | None,
     boundary_states: Tensor,
+    initial_state_wanted: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of query, key, value, log_decay, input_gain, skip and initial_state (empty for one left out)."""
+    """Gradients of query, key, value, log_decay, input_gain, skip and initial_state; empty where none is wanted."""
     _, positions, heads, _ = value.shape
     groups = query.shape[2]
     dtype = compute_dtype(value)
     d_query, d_key, d_value, d_log_decay = (x.new_empty(x.shape) for x in (query, key, value, log_decay))
-    d_gain, d_initial = (value.new_empty(0) if x is None else x.new_empty(x.shape) for x in (input_gain, initial_state))
+    d_gain, d_initial = (
+        value.new_empty(0) if x is None else x.new_empty(x.shape)
+        for x in (input_gain, initial_state if initial_state_wanted else None)
+    )
     d_skip = value.new_zeros((groups, heads // groups), dtype=torch.float64)
     for rows in _row_blocks(query, value):
         d_state = _enter(final_state_gradient[rows].to(dtype), groups)
@@ -120,7 +124,7 @@ def ssd_chunked_backward(
                 d_skip += (dy * chunks.value).sum((0, 1, 3, 5))
                 d_written = d_written.addcmul(dy, skip.to(dtype).view(groups, 1, -1, 1))
             d_value[here] = _join(d_written)
-        if initial_state is not None:
+        if initial_state_wanted:
             d_initial[rows] = _leave(d_state)
     d_skip = value.new_empty(0) if skip is None else d_skip.flatten().to(skip.dtype)
     return d_query, d_key, d_value, d_log_decay, d_gain, d_skip, d_initial

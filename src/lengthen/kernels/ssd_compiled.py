@@ -56,8 +56,9 @@ def ssd_compiled_backward(
     skip: Tensor | None,
     initial_state: Tensor | None,
     boundary_states: Tensor,
+    initial_state_wanted: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of query, key, value, log_decay, input_gain, skip and initial_state (empty for one left out)."""
+    """Gradients of query, key, value, log_decay, input_gain, skip and initial_state; empty where none is wanted."""
     assert compiled is not None
     batch, _, heads, _ = value.shape
     blocks = _blocks(query, value)
@@ -69,7 +70,9 @@ def ssd_compiled_backward(
     d_value, d_log_decay = fresh_like(value), log_decay.new_empty(log_decay.shape)
     d_gain = None if input_gain is None else input_gain.new_empty(input_gain.shape)
     d_skip = None if skip is None else skip.new_empty((batch, heads), dtype=torch.float32)
-    d_initial = None if initial_state is None else initial_state.new_empty(initial_state.shape, dtype=torch.float32)
+    d_initial = None
+    if initial_state is not None and initial_state_wanted:
+        d_initial = initial_state.new_empty(initial_state.shape, dtype=torch.float32)
     compiled.ssd_backward(
         output_gradient,
         final_state_gradient,

@@ -69,7 +69,7 @@ void backward(const Array& doutput, const Array& dfinal, const Array& query, con
     p.dvalue = output(dvalue, "gradient of value", values);
     p.dlog_decay = output(dlog_decay, "gradient of log_decay", column);
     p.dbeta = output(dbeta, "gradient of beta", column), p.dgain = output(dgain, "gradient of input_gain", column);
-    require(bool(log_decay) == bool(dlog_decay) && bool(gain) == bool(dgain) && bool(initial_state) == bool(dinitial),
+    require(bool(log_decay) == bool(dlog_decay) && bool(gain) == bool(dgain) && (initial_state || !dinitial),
             "a gradient is missing for an input that is there, or the other way round");
     if (dinitial) p.dinitial = dense(*dinitial, "gradient of initial_state", state);
     nanobind::gil_scoped_release release;

@@ -73,7 +73,7 @@ void backward(const Array& doutput, const Array& dfinal, const Array& query, con
     p.dvalue = output(dvalue, "gradient of value", values);
     p.dlog_decay = view(dlog_decay, "gradient of log_decay", column);
     p.dgain = view(dgain, "gradient of input_gain", column);
-    require(bool(gain) == bool(dgain) && bool(skip) == bool(dskip) && bool(initial_state) == bool(dinitial),
+    require(bool(gain) == bool(dgain) && bool(skip) == bool(dskip) && (initial_state || !dinitial),
             "a gradient is missing for an input that is there, or the other way round");
     if (dskip) p.dskip = dense(*dskip, "gradient of skip", {p.batch, p.heads});
     if (dinitial) p.dinitial = dense(*dinitial, "gradient of initial_state", state);
