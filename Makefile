@@ -1,6 +1,7 @@
 # Every target sets up what it needs in .venv and says what it does.
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
 SOURCES := $(shell find src/lengthen/kernels/csrc -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
 export OMP_NUM_THREADS ?= 1
@@ -17,11 +18,11 @@ help:
 	@echo 'make figures     run the demonstration and the toys, and draw the pages'\'' figures again'
 	@echo 'make package     build the sdist and from it the wheel, into dist/'
 
-$(VENV)/.installed: pyproject.toml constraints.txt CMakeLists.txt $(SOURCES)
-	@echo 'Setting up $(VENV): PyTorch as in constraints.txt, lengthen with its compiled kernels, tools for tests and docs.'
+$(VENV)/.installed: pyproject.toml $(CONSTRAINTS) CMakeLists.txt $(SOURCES)
+	@echo 'Setting up $(VENV): PyTorch as in $(CONSTRAINTS), lengthen with its compiled kernels, tools for tests and docs.'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch numpy
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,fla,docs]'
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) torch numpy
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[test,fla,docs]'
 	@touch $@
 
 demo: $(VENV)/.installed
