@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from lengthen.errors import InputError
 from lengthen.models.binding import is_language_model, library_model, sequence_start, weights_fingerprint
 from lengthen.models.head import token_losses
+from lengthen.models.hooked_layers import whole_prompt_hook
 from lengthen.models.language_models import run_base
 from lengthen.models.plain_modules import prediction_loss_name, prediction_losses
 from lengthen.models.wrapping import require_wrapped
@@ -73,9 +74,9 @@ def stream(
     which a segment ends, so that the state before them can be seen. initial_state, start: go on where an earlier
     stream stopped, at position start; a state marked with its weights (by with_weights) is refused by other weights.
     Each boundary position is counted once: the target of a segment's last input is the next segment's first.
-    Raises InputError if there is no token to predict.
+    Raises InputError if there is no token to predict, or under a hook that must see a whole prompt.
     """
-    require_wrapped(model)
+    require_streamable(model)
     length = tokens.shape[1] - 1
     if length < 1:
         raise InputError(f"A sequence of {tokens.shape[1]} tokens has nothing to predict; give at least two.")
@@ -148,7 +149,7 @@ def reset_losses(
     segment: positions of each sequence a call. Periods that fit into a segment are rows of their own from the zero
     state, which equals a reset exactly; a longer one is streamed. Memory does not grow with the length.
     """
-    require_wrapped(model)
+    require_streamable(model)
     n, length = tokens.shape[0], tokens.shape[1] - 1
     segment = segment or segment_for(model, n)
     together = segment // period * period
@@ -167,6 +168,17 @@ def reset_losses(
                     inputs, targets = (p.reshape(-1, size, *p.shape[2:]) for p in parts)
                     losses, _ = losses_of(model, inputs, targets)
                     yield start, losses.view(n, end - start)
+
+
+def require_streamable(model: nn.Module) -> None:
+    """Raises InputError where the model is not wrapped, or runs under a hook that must see a whole prompt."""
+    require_wrapped(model)
+    hook = whole_prompt_hook(model)
+    if hook is not None:
+        raise InputError(
+            f"{hook.name} must see the whole prompt before its first token is run, so that no loss of a text read token "
+            "by token can be had under it; judge it by tasks instead."
+        )
 
 
 def segment_for(model: nn.Module, n: int) -> int:
@@ -191,8 +203,12 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def generate(
     model: Any, prompt: Tensor, count: int, *, initial_state: RecurrentState | None = None, segment: int = SEGMENT
 ) -> tuple[Tensor, RecurrentState]:
-    """Greedy continuation of prompt [n, S] by `count` tokens, the prompt streamed: ([n, count], final state)."""
+    """Greedy continuation of prompt [n, S] by `count` tokens, the prompt streamed: ([n, count], final state).
+
+    Under a hook that must see a whole prompt, the prompt is one call.
+    """
     require_wrapped(model)
+    segment = segment if whole_prompt_hook(model) is None else max(prompt.shape[1], 1)
     state: RecurrentState = initial_state or sequence_start(model, prompt.shape[0])
     made = []
     with evaluating(model):

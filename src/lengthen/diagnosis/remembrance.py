@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from lengthen.diagnosis.confidence import mean_and_stderr
 from lengthen.diagnosis.pieces import rows_together
 from lengthen.errors import InputError
-from lengthen.models import SequenceState, library_model, require_wrapped, sequence_start
+from lengthen.models import SequenceState, library_model, sequence_start
 from lengthen.models.head import head_logits
 from lengthen.models.language_models import run_base
 from lengthen.results import Remembrance, RemembrancePoint
 from lengthen.state import RecurrentState
-from lengthen.streaming import Progress, Tokens, evaluating, segment_for
+from lengthen.streaming import Progress, Tokens, evaluating, require_streamable, segment_for
 
 ROWS = 32
 """Rows that stream together at most, unless one sequence alone needs more."""
@@ -48,7 +48,7 @@ def effective_remembrance(
     segment: positions a call (by device and rows unless said). Raises InputError for a model without a vocabulary, an
     end beyond the tokens, or a start that is not before some end.
     """
-    require_wrapped(model)
+    require_streamable(model)
     head = getattr(library_model(model), "get_output_embeddings", None)
     if head is None or head() is None:
         raise InputError(

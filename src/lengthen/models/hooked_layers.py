@@ -68,6 +68,12 @@ def hookable_layers(model: nn.Module) -> list[tuple[LayerBinding, Any]]:
     return found
 
 
+def whole_prompt_hook(model: nn.Module) -> Hook | None:
+    """The hook that the model runs under, if it must see a whole prompt at once."""
+    hooks = (binding.hook for binding, _ in wrapped_layers(library_model(model)))
+    return next((hook for hook in hooks if hook is not None and hook.whole_prompt), None)
+
+
 def require_quantities(name: str, uses: frozenset[str], binding: LayerBinding, layer: nn.Module) -> None:
     """Raises InputError where a layer lacks one of QUANTITIES that the method of this name uses."""
     for quantity in QUANTITIES:
@@ -114,16 +120,18 @@ def run_hooked(
     else:
         own = {name: t for name, t in state.items() if not name.startswith(MEMORY)}
         memory = {name: t for name, t in state.items() if name.startswith(MEMORY)}
-    run = _Run(layer, binding, kind, hook, call)
+    run = _Run(layer, binding, kind, hook)
     if left is None:
-        y, own, memory = run.over(x, own, memory, marks, further)
+        y, own, memory, call.left = run.over(x, own, memory, marks, further)
         return y, {**own, **memory}
     if marks.reset is not None:
         raise InputError(f"{hook.name} lets tokens leave, which packed rows cannot; run one sequence a row.")
     real = marks.real(x.shape[1])
     compaction = Compaction.of(~left if real is None else ~left & real, None)
-    y, own, memory = run.over(compaction.pack(x), own, memory, Marks(lengths=compaction.lengths), further)
+    y, own, memory, further_left = run.over(compaction.pack(x), own, memory, Marks(lengths=compaction.lengths), further)
     y = compaction.unpack(y)
+    if further_left is not None:
+        call.left = left | compaction.unpack(further_left)
     return y.masked_fill(_spread(left, y), 0), {**own, **memory}
 
 
@@ -135,12 +143,14 @@ class _Run:
     binding: LayerBinding
     kind: LayerKind
     hook: Hook
-    call: Call
 
     def over(
         self, x: Tensor, own: LayerState | None, memory: LayerState, marks: Marks, further: dict[str, Any]
-    ) -> tuple[Any, LayerState, LayerState]:
-        """Output, state and memory after x [B, T, ...], cut where `between` is due or a row's memory starts anew."""
+    ) -> tuple[Any, LayerState, LayerState, Tensor | None]:
+        """Output, state and memory after x [B, T, ...], cut where `between` is due or a row's memory starts anew.
+
+        And which tokens leave, bool [B, T], or None.
+        """
         rows, positions = x.shape[:2]
         due, counted = _due(self.hook.period, memory, marks, rows, positions)
         cuts = {0, positions}
@@ -149,6 +159,7 @@ class _Run:
         if memory and marks.reset is not None:
             cuts |= set(marks.reset.any(0).nonzero().flatten().tolist())
         outputs: list[Any] = []
+        left = None
         for low, high in itertools.pairwise(sorted(cuts)):
             if marks.reset is not None:
                 memory = {name: t.masked_fill(_spread(marks.reset[:, low], t), 0) for name, t in memory.items()}
@@ -169,13 +180,14 @@ class _Run:
             y, own = self.kind.forward(self.layer, x[:, low:high], own, replace(piece, hook=hook), **named)
             memory = {MEMORY + name: t for name, t in view.memory.items()}
             if view.left is not None:
-                self.call.left = view.left if self.call.left is None else self.call.left | view.left
+                left = torch.zeros(rows, positions, dtype=torch.bool, device=x.device) if left is None else left
+                left[:, low:high] = view.left
             outputs.append(y)
         if own is None:
             raise AssertionError("a call has at least one position")
         if counted is not None:
             memory[POSITIONS] = counted
-        return outputs[0] if len(outputs) == 1 else self._joined(outputs), own, memory
+        return outputs[0] if len(outputs) == 1 else self._joined(outputs), own, memory, left
 
     def _joined(self, outputs: list[Any]) -> Any:
         if isinstance(self.layer, nn.RNNBase):  # output and hx, which is that of the last piece

@@ -55,7 +55,7 @@ class LayerView:
     left: Tensor | None = field(default=None, repr=False)
 
     def leave(self, tokens: Tensor) -> None:
-        """Tokens (bool [B, T]) that this layer skips and that later layers never see: the whole prompt must be there.
+        """Tokens (bool [B, T]) that this layer skips and that later layers never see, for a hook with whole_prompt.
 
         Skipping keeps a state bit for bit. What later layers add to such a token is zero.
         """
@@ -67,11 +67,14 @@ class Hook:
 
     name: of the method, for messages. uses: of QUANTITIES, what it needs every recurrent layer to have.
     period: `between` is called wherever a row has read a multiple of so many tokens; None for never.
+    whole_prompt: whether what it does to a token depends on those after it, so that a prompt must be one call and
+    losses of a text mean nothing; stream() refuses it.
     """
 
     name: str = "identity"
     uses: frozenset[str] = frozenset()
     period: int | None = None
+    whole_prompt: bool = False
 
     def gates(self, view: LayerView, log_decay: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
         """The decay and the gain that take the place of these, of the same shapes.

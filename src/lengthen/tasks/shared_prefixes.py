@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from lengthen.models import sequence_start, zero_state
+from lengthen.models.hooked_layers import whole_prompt_hook
 from lengthen.models.language_models import run_base
 from lengthen.state import RecurrentState
 from lengthen.streaming import evaluating, segment_for
@@ -43,13 +44,19 @@ def final_states(
 ) -> Iterator[tuple[list[int], RecurrentState]]:
     """The state after each row of tokens (a wrapped language model's): (which rows, their states in that order), as found.
 
-    Branches of the same extent run side by side, in segments; memory is that of the states where rows part. Yields
-    every row once.
+    Branches of the same extent run side by side, in segments; memory is that of the states where rows part. Under a hook
+    that must see a whole prompt, each row is one call. Yields every row once.
     """
     cost = cost if cost is not None else Cost()
     cost.tokens += sum(map(len, rows))
     with evaluating(model):
         start = sequence_start(model, 1)
+        if whole_prompt_hook(model) is not None:
+            for i, row in enumerate(rows):
+                cost.processed += len(row)
+                ids = torch.from_numpy(row)[None].to(start.device)
+                yield [i], run_base(model, {"input_ids": ids}, start)[1] if len(row) else start
+            return
         yield from _run(model, rows, start, [_Branch(0, list(range(len(rows))))], cost, segment)
 
 

@@ -8,16 +8,30 @@ from dataclasses import fields
 from typing import Any
 
 from lengthen.errors import InputError
+from lengthen.training_free.calibrated_scaling import MambaExtend, MambaModulation
 from lengthen.training_free.decay_matching import DecayMatching
 from lengthen.training_free.fitting import Method
 from lengthen.training_free.resets import HardReset, SoftReset
 from lengthen.training_free.retention import ReducedRetention
 from lengthen.training_free.spectrum import SpectrumWinsorising
 from lengthen.training_free.step_scaling import ConstantDelta
+from lengthen.training_free.step_thresholds import LongMamba
+from lengthen.training_free.token_selection import DeciMamba
 
 METHODS: dict[str, type[Method]] = {
     method.name: method
-    for method in (ConstantDelta, DecayMatching, ReducedRetention, SpectrumWinsorising, HardReset, SoftReset)
+    for method in (
+        ConstantDelta,
+        DecayMatching,
+        MambaExtend,
+        MambaModulation,
+        SpectrumWinsorising,
+        LongMamba,
+        DeciMamba,
+        ReducedRetention,
+        HardReset,
+        SoftReset,
+    )
 }
 """Every method by its name on the command line."""
 
