@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lengthen.streaming import stream
     from lengthen.tasks import evaluate
     from lengthen.training import StateTrainer, post_train, pretrain
+    from lengthen.training_free.rivalling import rivals
 
 _HOMES = {
     "FittedNoise": "interventions",
@@ -44,6 +45,7 @@ _HOMES = {
     "load": "models",
     "post_train": "training",
     "pretrain": "training",
+    "rivals": "training_free.rivalling",
     "stream": "streaming",
     "unwrap": "models",
     "wrap": "models",
@@ -70,6 +72,7 @@ __all__ = [
     "load",
     "post_train",
     "pretrain",
+    "rivals",
     "stream",
     "unwrap",
     "wrap",

@@ -22,13 +22,16 @@ from lengthen.command_line import (
     device_of,
     fail,
     file_options,
+    method_folder,
     prepare,
     print_json,
+    require_other_text,
     run_folder,
     sentence,
     shares,
     show,
     sizes,
+    told_under,
     write_page,
 )
 from lengthen.errors import InputError, LengthenError
@@ -128,6 +131,8 @@ def diagnose(
     remembrance: Annotated[bool, Parameter(negative="--no-remembrance")] = True,
     drift: Annotated[bool, Parameter(negative="--no-drift")] = True,
     patching: Annotated[bool, Parameter(negative="--no-patching")] = True,
+    method: Annotated[str | None, Parameter(name="--with")] = None,
+    calibration: str | None = None,
     resume: bool = False,
     common: Common = DEFAULTS,
 ) -> int:
@@ -148,6 +153,9 @@ def diagnose(
         remembrance: Measure how much the tokens before each of several starts still count.
         drift: Compare the states with what training shows, and measure how long each head remembers.
         patching: Where the model fails, find the layer and head that it comes from.
+        method: Run the model under a training-free method: a name with settings after a colon, as in
+            constant-delta:ratio=0.5, or a folder that holds a fit; the fit is kept in OUT/method.
+        calibration: Other text to fit the method on, where it needs some.
         resume: Go on with an interrupted diagnosis in --out, to the same result.
     """
     prepare(common)
@@ -156,27 +164,43 @@ def diagnose(
     from lengthen.diagnosis import diagnose as run
     from lengthen.diagnosis.diagnosing import FIELD_POSITIONS
     from lengthen.models import load, tokenizer_for
+    from lengthen.training_free.using import used
 
+    require_other_text(calibration, data)
     with run_folder(common.out, "diagnose", common, resume=resume), Progress(common) as progress:
-        result = run(
-            load(model, dtype=common.dtype, device=device_of(common)),
-            data,
-            train_context=train_context,
-            max_length=max_length,
-            n=n,
-            positions=positions or FIELD_POSITIONS,
-            tokenizer=tokenizer or tokenizer_for(model),
-            join=join,
-            segment=segment,
-            remembrance=remembrance,
-            drift=drift,
-            patching=patching,
-            checkpoint=None if common.out is None else common.out / DIAGNOSIS_CHECKPOINT,
+        loaded, reader = load(model, dtype=common.dtype, device=device_of(common)), tokenizer or tokenizer_for(model)
+        under = used(
+            loaded,
+            method,
+            streamed=True,
+            kept=method_folder(common),
             resume=resume,
+            train_context=train_context,
+            length=max_length or 64 * train_context,
+            calibration=calibration,
+            tokenizer=reader,
             seed=common.seed,
-            name=model,
-            progress=progress.single("diagnose"),
         )
+        with under as fitted:
+            result = run(
+                loaded,
+                data,
+                train_context=train_context,
+                max_length=max_length,
+                n=n,
+                positions=positions or FIELD_POSITIONS,
+                tokenizer=reader,
+                join=join,
+                segment=segment,
+                remembrance=remembrance,
+                drift=drift,
+                patching=patching,
+                checkpoint=None if common.out is None else common.out / DIAGNOSIS_CHECKPOINT,
+                resume=resume,
+                seed=common.seed,
+                name=told_under(model, fitted),
+                progress=progress.single("diagnose"),
+            )
         if common.out is not None:
             result.save(common.out / "results" / "diagnosis.json")
             write_page(common.out)
@@ -390,6 +414,9 @@ def evaluate(
     tokenizer: str | None = None,
     haystack: str | None = None,
     max_new_tokens: int | None = None,
+    method: Annotated[str | None, Parameter(name="--with")] = None,
+    train_context: int | None = None,
+    calibration: str | None = None,
     resume: bool = False,
     common: Common = DEFAULTS,
 ) -> int:
@@ -408,6 +435,10 @@ def evaluate(
         tokenizer: A tokenizer's directory or name, or "bytes" (the model's own unless said).
         haystack: What facts are hidden in: noise, plays, or a text file (each task's own unless said).
         max_new_tokens: Tokens that a model may answer with (the right answer's and 16 more unless said).
+        method: Run the model under a training-free method: a name with settings after a colon, as in
+            constant-delta:ratio=0.5, or a folder that holds a fit; the fit is kept in OUT/method.
+        train_context: Positions of a training window, where the method needs them.
+        calibration: Text to fit the method on, where it needs some.
         resume: Go on with an interrupted evaluation in --out, at the next cell.
     """
     prepare(common)
@@ -416,24 +447,39 @@ def evaluate(
     wanted_lengths, wanted_depths = sizes(lengths), shares(depths)
     from lengthen.models import load, tokenizer_for
     from lengthen.tasks import evaluate as run
+    from lengthen.training_free.using import used
 
     with run_folder(common.out, "evaluate", common, resume=resume), Progress(common) as progress:
         cells = None if common.out is None else common.out / EVALUATION_CELLS
-        result = run(
-            load(model, dtype=common.dtype, device=device_of(common)),
-            [task.strip() for task in tasks.split(",")],
-            lengths=wanted_lengths,
-            depths=wanted_depths,
-            n=n,
-            tokenizer=tokenizer or tokenizer_for(model),
-            haystack=haystack,
-            max_new_tokens=max_new_tokens,
-            seed=common.seed,
-            cells=cells,
+        loaded, reader = load(model, dtype=common.dtype, device=device_of(common)), tokenizer or tokenizer_for(model)
+        under = used(
+            loaded,
+            method,
+            streamed=False,
+            kept=method_folder(common),
             resume=resume,
-            name=model,
-            progress=progress.single("evaluate"),
+            train_context=train_context,
+            length=max(wanted_lengths),
+            calibration=calibration,
+            tokenizer=reader,
+            seed=common.seed,
         )
+        with under as fitted:
+            result = run(
+                loaded,
+                [task.strip() for task in tasks.split(",")],
+                lengths=wanted_lengths,
+                depths=wanted_depths,
+                n=n,
+                tokenizer=reader,
+                haystack=haystack,
+                max_new_tokens=max_new_tokens,
+                seed=common.seed,
+                cells=cells,
+                resume=resume,
+                name=told_under(model, fitted),
+                progress=progress.single("evaluate"),
+            )
         if common.out is not None and cells is not None:
             result.save(common.out / "results" / "evaluation.json")
             cells.unlink()
@@ -458,6 +504,81 @@ def compare(*runs: Path, control: Path | None = None, common: Common = DEFAULTS)
     with run_folder(common.out, "compare", common):
         result = run(*runs, control=control, out=common.out)
     show(result, common, common.out)
+    return OK
+
+
+@app.command
+def rivals(
+    model: str,
+    *,
+    data: str,
+    train_context: int,
+    max_length: int | None = None,
+    methods: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    n: int = 16,
+    train_data: str | None = None,
+    post_trained: Path | None = None,
+    control: Path | None = None,
+    steps: int = 500,
+    rows: int = 16,
+    learning_rate: float = 3e-4,
+    tokenizer: str | None = None,
+    join: bool = False,
+    common: Common = DEFAULTS,
+) -> int:
+    """Hold post-training against methods that train nothing, alone and together, on the same text.
+
+    Goes on in --out where it was interrupted.
+
+    Example: lengthen rivals ./my-mamba2 --data held-out.txt --train-data train.txt --train-context 2048 --max-length 65536
+
+    Args:
+        model: A directory or hub name; it is not changed.
+        data: Text that the model has not seen: a quarter to calibrate and train on, a quarter to choose settings by, half to
+            report on.
+        train_context: Positions of a training window.
+        max_length: Positions to go to (64 training contexts unless said).
+        methods: Training-free methods with settings after a colon, as in constant-delta:ratio=0.5; of several with one name
+            the best is chosen (every method there is unless said).
+        n: Sequences to report on, at least 16 for intervals.
+        train_data: Other text to calibrate and train on; then a quarter of --data to choose by, the rest to report on.
+        post_trained: The run folder of post-train by state passing (OUT/state-passing unless said, trained where missing).
+        control: The run folder of the same from the zero state (OUT/control unless said, trained where missing).
+        steps: Optimiser steps of either.
+        rows: Windows a step.
+        learning_rate: The peak; a tenth of pre-training's is the usual choice.
+        tokenizer: A tokenizer's directory or name, or "bytes" (the model's own unless said).
+        join: Lay documents end to end where none is long enough.
+    """
+    prepare(common)
+    from lengthen.models import load, tokenizer_for
+    from lengthen.training_free.rivalling import rivals as run
+
+    out = common.out or Path("lengthen-rivals")
+    check_steps(steps, train_context)
+    begun = (out / STUDY_CELLS).is_dir() and not common.overwrite
+    with run_folder(out, "rivals", common, resume=begun), Progress(common) as progress:
+        result = run(
+            load(model, dtype=common.dtype, device=device_of(common)),
+            data,
+            train_context=train_context,
+            max_length=max_length,
+            methods=methods or (),
+            n=n,
+            train_data=train_data,
+            post_trained=post_trained,
+            control=control,
+            steps=steps,
+            rows=rows,
+            learning_rate=learning_rate,
+            tokenizer=tokenizer or tokenizer_for(model),
+            join=join,
+            seed=common.seed,
+            name=model,
+            out=out,
+            progress=progress.stage,
+        )
+    show(result, common, out)
     return OK
 
 
@@ -579,7 +700,7 @@ def study(
     Args:
         name: interventions, zero-fraction, p-zero, noise-std, fitted-noise-window, chain-depth, window-state,
             train-context, training-tokens, model-size, learning-rate, state-size, families or mixtures; learn-copying,
-            learn-passkey, learn-recall or learn-babilong.
+            learn-passkey, learn-recall or learn-babilong; rivals.
         seeds: How many, from --seed on.
         processes: Runs side by side, on one thread each (as many as there are CPUs unless said).
         markdown: Print the table as a section of docs/results.md.

@@ -16,6 +16,7 @@ from lengthen.errors import InputError
 
 if TYPE_CHECKING:
     from lengthen.results import Result
+    from lengthen.training_free import FittedMethod
 
 
 @Parameter(name="*")
@@ -148,6 +149,24 @@ def shares(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"{text!r} are no shares; write such as 0,0.5,1.") from None
+
+
+def method_folder(common: Common) -> Path | None:
+    """Where a run folder keeps the fit of the training-free method that the model ran under."""
+    return None if common.out is None else common.out / "method"
+
+
+def told_under(model: str, fitted: FittedMethod | None) -> str:
+    """What a result calls a model that ran under a method."""
+    return model if fitted is None else f"{model} under {fitted.method.name}"
+
+
+def require_other_text(calibration: str | None, data: str) -> None:
+    """Refuses to judge by the text that a method is fitted on."""
+    if calibration is not None and Path(calibration).resolve() == Path(data).resolve():
+        raise InputError(
+            f"{data} is to judge by, so that no method may be fitted on it; give --calibration another text."
+        )
 
 
 def check_steps(steps: int, train_context: int) -> None:

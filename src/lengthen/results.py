@@ -564,14 +564,12 @@ class Rivals(Result):
 
 @dataclass(frozen=True)
 class RivalStudy(Result):
-    """Rivals on several small models. bases: label -> a table per seed; seconds: of CPU time, all of it together;
-    configuration: each base in full."""
+    """Rivals on several small models. bases: label -> a table per seed; configuration: each base in full."""
 
     name: str
     question: str
     seeds: list[int]
     bases: dict[str, list[Rivals]]
-    seconds: float
     configuration: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 

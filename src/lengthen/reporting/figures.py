@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lengthen.reporting.charts import Figure
 from lengthen.reporting.length_figures import certificate_figure, loss_by_position_figure, remembrance_figure
+from lengthen.reporting.rival_figures import rivals_figure
 from lengthen.reporting.run_folder import Findings
 from lengthen.reporting.state_figures import drift_figure, forgetting_figure, patching_figure, statistics_figure
 from lengthen.reporting.study_figures import study_figures
@@ -21,6 +22,7 @@ MAKERS = (
     tasks_figure,
     depths_figure,
     training_loss_figure,
+    rivals_figure,
 )
 
 

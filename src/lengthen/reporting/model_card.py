@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from lengthen.reporting.rival_tables import rival_study_tables
 from lengthen.reporting.tabulation import Table, certificate_table, table
 from lengthen.reporting.task_tables import task_study_table
-from lengthen.results import Certificate, Study, TaskStudy
+from lengthen.results import Certificate, RivalStudy, Study, TaskStudy
 
 
 def certificate_markdown(certificate: Certificate) -> str:
@@ -20,11 +21,15 @@ def certificate_markdown(certificate: Certificate) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def study_markdown(study: Study | TaskStudy) -> str:
-    """A heading, the command that made it, the question and the table."""
-    found = table(study) if isinstance(study, Study) else task_study_table(study)
+def study_markdown(study: Study | TaskStudy | RivalStudy) -> str:
+    """A heading, the command that made it, the question and the table, or a table for each base."""
     first = "" if study.seeds[0] == 0 else f" --seed {study.seeds[0]}"
     command = f"`lengthen study {study.name} --seeds {len(study.seeds)}{first}`"
+    if isinstance(study, RivalStudy):
+        tables = rival_study_tables(study)
+        parts = [part for found in tables for part in (f"### {found.title}", _rows(found))]
+        return "\n\n".join([f"## {study.name}", f"{study.question} {command}", *parts, tables[0].note]) + "\n"
+    found = table(study) if isinstance(study, Study) else task_study_table(study)
     rows = study.rows if isinstance(study, Study) else []
     failed = [f"{', '.join(row.setting)}: {why}" for row in rows for why in dict.fromkeys(row.failed)]
     return "\n\n".join([f"## {study.name}", f"{study.question} {command}", _rows(found), found.note, *failed]) + "\n"

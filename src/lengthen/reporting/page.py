@@ -16,6 +16,7 @@ from lengthen.reporting.page_findings import certificates, verdicts
 from lengthen.reporting.page_tables import details, table_element
 from lengthen.reporting.palette import DARK, LIGHT, Theme
 from lengthen.reporting.points import series_of
+from lengthen.reporting.rival_tables import rival_heads_table, rival_study_tables, rivals_table
 from lengthen.reporting.run_folder import Findings
 from lengthen.reporting.state_tables import drift_table, patching_table, remembrance_table
 from lengthen.reporting.study_figures import study_figure_names
@@ -66,6 +67,7 @@ def _sections(findings: Findings, figures: dict[str, Figure]) -> list[tuple[str,
         ("length", "How far", _length(findings, figures)),
         ("state", "State", _state(findings, figures)),
         ("tasks", "Tasks", _tasks(findings, figures)),
+        ("rivals", "Rivals", _rivals(findings, figures)),
         ("training", "Training", _training(findings, figures)),
         ("studies", "Studies", _studies(findings, figures)),
         ("parity", "Parity", _parity(list(findings.checks.values()))),
@@ -82,13 +84,14 @@ def _title(findings: Findings) -> str:
     if findings.demonstration:
         return "A model that breaks past its training context, repaired"
     named = {d.model for d in findings.diagnoses.values()} | {c.model for c in findings.checks.values()}
-    named |= {e.model for e in findings.evaluations.values()}
+    named |= {e.model for e in findings.evaluations.values()} | {r.model for r in findings.rivals.values()}
     if len(named) == 1:
         return named.pop()
     if findings.diagnoses:
         return "How far these models generalise"
-    if findings.studies or findings.task_studies:
-        return " and ".join(f"Study: {name}" for name in [*findings.studies, *findings.task_studies])
+    if findings.studies or findings.task_studies or findings.rival_studies:
+        studies = [*findings.studies, *findings.task_studies, *findings.rival_studies]
+        return " and ".join(f"Study: {name}" for name in studies)
     if findings.trainings:
         return " and ".join(f"Training: {r.intervention}" for r in findings.trainings.values())
     return "Is the state carried?" if findings.checks else "Results"
@@ -153,6 +156,13 @@ def _tasks(findings: Findings, figures: dict[str, Figure]) -> Markup:
         figure_element(figures.get("task-depths")),
         *(table_element(evaluation_table(e)) for e in findings.evaluations.values()),
     )
+
+
+def _rivals(findings: Findings, figures: dict[str, Figure]) -> Markup:
+    tables = [t for r in findings.rivals.values() for t in (rivals_table(r), rival_heads_table(r))]
+    tables += [t for study in findings.rival_studies.values() for t in rival_study_tables(study)]
+    left_out = [tag("p", why, class_="note") for r in findings.rivals.values() for why in r.left_out.values()]
+    return join(figure_element(figures.get("rivals")), *map(table_element, tables), *left_out)
 
 
 def _training(findings: Findings, figures: dict[str, Figure]) -> Markup:

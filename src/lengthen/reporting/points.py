@@ -19,7 +19,12 @@ BAND = 2.0
 def series_of(findings: Findings) -> list[str]:
     """Every curve's name, in the order that fixes its colour in all figures."""
     studied = [row.setting[1] for study in findings.studies.values() for row in study.rows]
-    return list(dict.fromkeys([*findings.diagnoses, *findings.trainings, *studied]))
+    contests = [
+        *findings.rivals.values(),
+        *(t for s in findings.rival_studies.values() for b in s.bases.values() for t in b),
+    ]
+    rival_models = [row.model for table in contests for row in table.rivals]
+    return list(dict.fromkeys([*findings.diagnoses, *findings.trainings, *studied, *rival_models]))
 
 
 def has_reset_curve(findings: Findings, name: str) -> bool:

@@ -16,6 +16,8 @@ from lengthen.results import (
     Diagnosis,
     Evaluation,
     Result,
+    Rivals,
+    RivalStudy,
     Study,
     TaskStudy,
     TrainingRecord,
@@ -23,7 +25,18 @@ from lengthen.results import (
 
 KINDS: dict[str, type[Result]] = {
     kind.__name__: kind
-    for kind in (Demonstration, Comparison, Diagnosis, TrainingRecord, CheckResult, Evaluation, Study, TaskStudy)
+    for kind in (
+        Demonstration,
+        Comparison,
+        Diagnosis,
+        TrainingRecord,
+        CheckResult,
+        Evaluation,
+        Study,
+        TaskStudy,
+        Rivals,
+        RivalStudy,
+    )
 }
 
 
@@ -42,6 +55,8 @@ class Findings:
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
     studies: dict[str, Study] = field(default_factory=dict)
     task_studies: dict[str, TaskStudy] = field(default_factory=dict)
+    rivals: dict[str, Rivals] = field(default_factory=dict)
+    rival_studies: dict[str, RivalStudy] = field(default_factory=dict)
     certificates: list[Certificate] = field(default_factory=list)
     unpaired: dict[str, str] = field(default_factory=dict)
     others: list[tuple[str, str]] = field(default_factory=list)
@@ -79,6 +94,10 @@ class Findings:
             _put(self.studies, result.name, result, file)
         elif isinstance(result, TaskStudy):
             _put(self.task_studies, result.name, result, file)
+        elif isinstance(result, Rivals):
+            _put(self.rivals, result.model, result, file)
+        elif isinstance(result, RivalStudy):
+            _put(self.rival_studies, result.name, result, file)
 
     def arms(self) -> set[str]:
         """The labels of a demonstration's arms."""

@@ -13,6 +13,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from lengthen.reporting.numbers import memory
+from lengthen.reporting.rival_tables import rival_heads_table, rival_study_tables, rivals_table
 from lengthen.reporting.run_folder import arm_label
 from lengthen.reporting.state_tables import drift_table, patching_table, remembrance_table
 from lengthen.reporting.tabulation import Table, bucket_table, support_table, survey_table, table
@@ -26,6 +27,8 @@ from lengthen.results import (
     Diagnosis,
     Evaluation,
     Result,
+    Rivals,
+    RivalStudy,
     SupportTable,
     TaskStudy,
     TrainingPlan,
@@ -78,6 +81,21 @@ def _(result: Evaluation) -> None:
 @show.register
 def _(result: TaskStudy) -> None:
     _print(task_study_table(result))
+
+
+@show.register
+def _(result: Rivals) -> None:
+    _print(rivals_table(result))
+    _print(rival_heads_table(result))
+    for reason in result.left_out.values():
+        print(f"Left out: {reason}")
+
+
+@show.register
+def _(result: RivalStudy) -> None:
+    print(result.question)
+    for found in rival_study_tables(result):
+        _print(found)
 
 
 @show.register

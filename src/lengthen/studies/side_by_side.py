@@ -11,7 +11,7 @@ import torch
 
 Stage = Callable[[str, int, int], None]
 """Called with a stage's name, what is done of it and what there is to do."""
-Job = tuple[Callable[..., None], tuple[object, ...]]
+Job = tuple[Callable[..., object], tuple[object, ...]]
 
 
 def workers_for(processes: int | None) -> int:

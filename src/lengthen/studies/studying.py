@@ -9,11 +9,13 @@ from pathlib import Path
 
 from lengthen.errors import InputError
 from lengthen.reporting import write_report
-from lengthen.results import Arm, Spread, Study, StudyRow, TaskStudy, versions
+from lengthen.results import Arm, RivalStudy, Spread, Study, StudyRow, TaskStudy, versions
 from lengthen.studies.cells import StudyCell, run_cell, train_base
 from lengthen.studies.learning import run_lesson
 from lengthen.studies.lessons import LESSONS
 from lengthen.studies.named_studies import STUDIES
+from lengthen.studies.rival_study import NAME as RIVALS
+from lengthen.studies.rival_study import plan, run_rivals
 from lengthen.studies.settings import StudyPlan
 from lengthen.studies.side_by_side import Stage, run_jobs, workers_for
 
@@ -26,9 +28,9 @@ def study(
     processes: int | None = None,
     out: str | Path | None = None,
     progress: Stage | None = None,
-) -> Study | TaskStudy:
-    """Runs a named study on small models, and tells what each setting does: of STUDIES, on the bundled plays, or of
-    LESSONS, on samples of a task.
+) -> Study | TaskStudy | RivalStudy:
+    """Runs a named study on small models, and tells what each setting does: of STUDIES, on the bundled plays, of
+    LESSONS, on samples of a task, or "rivals", methods without training against state passing.
 
     seeds: how many, from `seed` on; each seed has its own weights, order of windows and held-out sequences. processes:
     cells trained side by side, on one thread each (as many as there are CPUs unless said). out: a run folder:
@@ -36,16 +38,19 @@ def study(
     not computed again, so that the same call goes on where it was interrupted, and studies in one folder share what they
     have in common. Raises InputError for an unknown name, or where a library that a model needs is missing.
     """
-    if name not in STUDIES and name not in LESSONS:
-        raise InputError(f"There is no study {name!r}; choose one of {', '.join([*STUDIES, *LESSONS])}.")
+    known = [*STUDIES, *LESSONS, RIVALS]
+    if name not in known:
+        raise InputError(f"There is no study {name!r}; choose one of {', '.join(known)}.")
     if seeds < 1:
         raise InputError(f"The number of seeds is {seeds}; give at least 1.")
     if processes is not None and processes < 1:
         raise InputError(f"The number of processes is {processes}; give at least 1.")
     with tempfile.TemporaryDirectory(prefix="lengthen-") as temporary:
         cells, every = Path(out if out is not None else temporary) / "cells", range(seed, seed + seeds)
-        found: Study | TaskStudy
-        if name in LESSONS:
+        found: Study | TaskStudy | RivalStudy
+        if name == RIVALS:
+            found = run_rivals(plan(), every, cells, processes, progress)
+        elif name in LESSONS:
             found = run_lesson(LESSONS[name], every, cells, processes, progress)
         else:
             found = run_study(STUDIES[name], every, cells, processes, progress)

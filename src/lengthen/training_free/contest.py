@@ -20,14 +20,14 @@ from lengthen.diagnosis.certifying import paired_difference
 from lengthen.diagnosis.confidence import mean_and_stderr, t_975
 from lengthen.diagnosis.measure import Measure
 from lengthen.diagnosis.verdict import ENOUGH
-from lengthen.errors import InputError
+from lengthen.errors import InputError, RunError
 from lengthen.models import family_name, weights_fingerprint
 from lengthen.results import Estimate, Rival, Rivals, versions
 from lengthen.streaming import Progress, loss_name
 from lengthen.training_free.fitting import Calibration, FittedMethod, Method
 from lengthen.training_free.judging import cost_of, far_loss, far_of, judged, require_streamed
 from lengthen.training_free.names import METHODS, method_of
-from lengthen.training_free.splits import Splits
+from lengthen.training_free.splits import Splits, calibration_from
 
 GIVEN, CONTROL, PASSED = "as given", "control", "state passing"
 """The models of a contest."""
@@ -67,9 +67,8 @@ class Course:
 
     def calibration(self, method: Method) -> Calibration:
         """What this method may be fitted on."""
-        windows = self.splits.windows(self.train_context, self.seed)
-        long = self.splits.long_windows(self.length, self.seed) if "long-calibration" in method.needs else None
-        return Calibration(self.train_context, self.length, windows, long, self.seed)
+        T0, L = self.train_context, self.length
+        return calibration_from(self.splits.calibrate, method, train_context=T0, length=L, seed=self.seed)
 
     def report(self) -> HeldOutSequences:
         """The sequences that are reported on."""
@@ -116,7 +115,7 @@ def contest(
         row: Rival | None = None
         try:
             row = _kept(contestant, texts, course, report, cells)
-        except InputError as error:
+        except (InputError, RunError) as error:
             left_out[method_of(texts[0]).name if texts else UNTOUCHED] = str(error)
             if not texts:
                 raise
@@ -147,24 +146,32 @@ def contest(
 def _kept(
     contestant: Contestant, texts: list[str], course: Course, report: HeldOutSequences, cells: Path | None
 ) -> Rival:
-    """A row, read where its file is there, else found and written; named anew, for a cell knows only weights."""
+    """A row, read where its file is there, else found and written; named anew, for a cell knows only weights.
+
+    Beside it lies a folder with what the method was fitted to (see load_fitted).
+    """
     if cells is None:
-        return _row(contestant, texts, course, report)
+        return _row(contestant, texts, course, report, None)
     described = {"weights": weights_fingerprint(contestant.model), "methods": texts, **course.describe()}
     digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]
-    file = cells / f"{method_of(texts[0]).name if texts else UNTOUCHED}-{digest}.json"
+    place = cells / f"{method_of(texts[0]).name if texts else UNTOUCHED}-{digest}"
+    file = place.with_suffix(".json")
     if not file.exists():
-        _row(contestant, texts, course, report).save(file)
+        _row(contestant, texts, course, report, place).save(file)
     return replace(Rival.load(file), model=contestant.label)
 
 
-def _row(contestant: Contestant, texts: list[str], course: Course, report: HeldOutSequences) -> Rival:
+def _row(
+    contestant: Contestant, texts: list[str], course: Course, report: HeldOutSequences, place: Path | None
+) -> Rival:
     model, T = contestant.model, course.train_context
     taken = np.array([contestant.tokens, contestant.forwards, contestant.seconds])
     fitted = None
     if texts:
         fitted, took = _fitted(model, [method_of(text) for text in texts], course)
         taken = taken + took
+        if place is not None:
+            fitted.save(place)
     seen = judged(model, fitted, report, T)
     measure = Measure(loss_name(model, report))
     return Rival(
@@ -202,7 +209,7 @@ def _fitted(model: nn.Module, methods: list[Method], course: Course) -> tuple[Fi
 def _compared(found: Sequence[Rival], measure: Measure, far: tuple[int, int], train_context: int) -> list[Rival]:
     """The rows with their paired differences."""
     by = {(row.model, row.method): row for row in found}
-    yardstick = by.get((CONTROL, RESET)) or by.get((found[0].model, RESET))
+    yardstick = by.get((CONTROL, RESET), by.get((found[0].model, RESET)))
     compared = []
     for row in found:
         own = by[row.model, UNTOUCHED]
@@ -215,15 +222,17 @@ def _compared(found: Sequence[Rival], measure: Measure, far: tuple[int, int], tr
             against=title(own),
             interval=(0, train_context),
         )
-        reset = yardstick and paired_difference(
-            np.array(row.losses_far),
-            np.array(yardstick.losses_far),
-            measure,
-            name="far",
-            of=title(row),
-            against=title(yardstick),
-            interval=far,
-        )
+        reset = None
+        if yardstick is not None:
+            reset = paired_difference(
+                np.array(row.losses_far),
+                np.array(yardstick.losses_far),
+                measure,
+                name="far",
+                of=title(row),
+                against=title(yardstick),
+                interval=far,
+            )
         compared.append(replace(row, over_untouched=near, over_reset=reset))
     return compared
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,11 +12,12 @@ from torch import Tensor
 
 from lengthen.data import Corpus, HeldOutSequences
 from lengthen.errors import InputError
+from lengthen.training_free.fitting import Calibration, Method
 
 SHARES = (0.25, 0.25, 0.5)
 """Of one text, to calibrate, select and report."""
 WINDOWS, LONG_SEQUENCES, SELECT_SEQUENCES = 32, 2, 4
-"""How many windows of T0 methods are fitted on, how many sequences of L, and by how many they are chosen."""
+"""At most: windows of T0 and sequences of L that methods are fitted on, and sequences that they are chosen by."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +41,6 @@ class Splits:
         select, report = parts(corpus, (SHARES[0], 1 - SHARES[0]))
         return cls(training, select, report)
 
-    def windows(self, train_context: int, seed: int) -> Tensor:
-        """Calibration windows, int64 [at most WINDOWS, T0 + 1]."""
-        return _rows(self.calibrate, train_context, WINDOWS, seed)
-
-    def long_windows(self, length: int, seed: int) -> Tensor:
-        """Calibration sequences, int64 [at most LONG_SEQUENCES, L + 1], documents laid end to end."""
-        return _rows(self.calibrate, length, LONG_SEQUENCES, seed)
-
     def to_select_by(self, length: int, seed: int) -> HeldOutSequences:
         """Sequences that methods' settings are chosen by, at most SELECT_SEQUENCES of L positions."""
         return _sequences(self.select, length, SELECT_SEQUENCES, seed)
@@ -57,19 +51,25 @@ def parts(corpus: Corpus, shares: Sequence[float]) -> list[Corpus]:
     start, end = int(corpus.boundaries[0]), int(corpus.boundaries[-1])
     cuts = [start + round((end - start) * sum(shares[:i])) for i in range(len(shares) + 1)]
     found = []
-    for low, high in zip(cuts[:-1], cuts[1:]):
+    for low, high in itertools.pairwise(cuts):
         inside = corpus.boundaries[(corpus.boundaries > low) & (corpus.boundaries < high)]
         found.append(replace(corpus, boundaries=np.array([low, *inside, high], dtype=np.int64)))
     return found
 
 
-def _rows(corpus: Corpus, length: int, most: int, seed: int) -> Tensor:
-    found = _sequences(corpus, length, most, seed)
-    return torch.as_tensor(found[:, : length + 1])
+def calibration_from(corpus: Corpus, method: Method, *, train_context: int, length: int, seed: int) -> Calibration:
+    """What this method may be fitted on: windows of T0, and sequences of L where it asks for them, across documents."""
+
+    def rows(length: int, most: int) -> Tensor:
+        return torch.as_tensor(_sequences(corpus, length, most, seed)[:, : length + 1])
+
+    windows = rows(train_context, WINDOWS) if {"calibration", "gradients"} & method.needs else None
+    long = rows(length, LONG_SEQUENCES) if "long-calibration" in method.needs else None
+    return Calibration(train_context, length, windows, long, seed)
 
 
 def _sequences(corpus: Corpus, length: int, most: int, seed: int) -> HeldOutSequences:
-    """As many sequences as fit side by side, at least one, across documents."""
+    """As many sequences as fit side by side, at most `most` and at least one; documents are laid end to end."""
     tokens = int(corpus.boundaries[-1] - corpus.boundaries[0])
     count = max(1, min(most, tokens // (length + 1)))
     return HeldOutSequences(corpus, length=length, count=count, seed=seed, join=True)

@@ -1,0 +1,80 @@
+"""A model used under one method for a whole command, which goes on under the same fit where it was interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from lengthen.data import load_corpus
+from lengthen.data.loading import Source
+from lengthen.errors import InputError
+from lengthen.training_free.fitting import Calibration, FittedMethod, load_fitted
+from lengthen.training_free.judging import require_streamed
+from lengthen.training_free.names import method_of
+from lengthen.training_free.splits import calibration_from
+
+FILE = "method.json"
+"""What a folder with a fit holds."""
+
+
+def fitted_for(
+    model: nn.Module,
+    method: str,
+    *,
+    train_context: int | None = None,
+    length: int | None = None,
+    calibration: Source | None = None,
+    tokenizer: Any = None,
+    seed: int = 0,
+) -> FittedMethod:
+    """A method fitted to a model: NAME:setting=value,setting=value, or a folder that holds a fit.
+
+    train_context, length: T0 and L, where the method needs them. calibration: text to fit on, where it needs some, other
+    than what the model is judged by. Raises InputError where something is missing, or for a fit to other weights.
+    """
+    if (Path(method) / FILE).exists():
+        return load_fitted(method)
+    chosen = method_of(method)
+    given = Calibration(train_context, length, seed=seed)
+    if calibration is not None and train_context is not None:
+        corpus = load_corpus(calibration, tokenizer or "bytes")
+        given = calibration_from(corpus, chosen, train_context=train_context, length=length or train_context, seed=seed)
+    return chosen.fit(model, given)
+
+
+@contextmanager
+def used(
+    model: nn.Module,
+    method: str | None,
+    *,
+    streamed: bool,
+    kept: Path | None = None,
+    resume: bool = False,
+    **fit: Any,
+) -> Iterator[FittedMethod | None]:
+    """Lets the model run under a method (none where None) while this lasts; fit: as in fitted_for.
+
+    streamed: whether the text is read as it comes, which some methods refuse. kept: a folder to keep the fit in. resume:
+    go on under the fit that lies there. Raises InputError as fitted_for does, and where another method lies there.
+    """
+    if method is not None and streamed and not (Path(method) / FILE).exists():
+        require_streamed(method_of(method))
+    began = load_fitted(kept) if resume and kept is not None and (kept / FILE).exists() else None
+    if method is None:
+        if began is not None:
+            raise InputError(f"{kept} says that the run was begun under {began.method.name}; name it again.")
+        yield None
+        return
+    fitted = began or fitted_for(model, method, **fit)
+    if began is not None and not (Path(method) / FILE).exists() and began.method != method_of(method):
+        raise InputError(f"The run was begun under {began.method}; go on under it, or start again without resuming.")
+    if streamed:
+        require_streamed(fitted.method)
+    with fitted.apply(model):
+        if kept is not None and began is None:
+            fitted.save(kept)
+        yield fitted
