@@ -1,6 +1,6 @@
 """Builds the site: python docs/build_site.py writes build/site, and fails on a warning or a link that leads nowhere.
 
-The pages are laid out in build/docs first: the commands' page is made from their help, and what a page links to outside
+The pages are laid out in build/docs first: the commands' help is added to their page, and what a page links to outside
 docs/ (an example, a test) is put beside it. Addresses of other hosts are not asked for.
 """
 
@@ -18,12 +18,6 @@ from urllib.parse import unquote, urlsplit
 ROOT = Path(__file__).resolve().parents[1]
 LAID_OUT, SITE = ROOT / "build" / "docs", ROOT / "build" / "site"
 OUTSIDE = re.compile(r"(?<=\]\()(?:\.\./)+[^)#\s]+")
-COMMANDS = """# Commands
-
-`lengthen COMMAND --help` prints the same. `--config FILE.yaml` takes any option of a command by its name without the dashes.
-Exit codes: 0 done, whatever the verdict; 2 bad input; 3 parity failed; 4 the run failed.
-
-"""
 
 
 def lay_out() -> None:
@@ -33,9 +27,8 @@ def lay_out() -> None:
     from lengthen.cli import app
 
     helps = app.generate_docs()
-    (LAID_OUT / "reference" / "commands.md").write_text(
-        COMMANDS + helps[helps.index("## lengthen ") :], encoding="utf-8"
-    )
+    with (LAID_OUT / "reference" / "commands.md").open("a", encoding="utf-8") as page_of_commands:
+        page_of_commands.write("\n" + helps[helps.index("## lengthen ") :])
     for page in LAID_OUT.rglob("*.md"):
         source = ROOT / "docs" / page.relative_to(LAID_OUT)
         text = page.read_text(encoding="utf-8")
