@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from lengthen.state import RecurrentState
 
@@ -46,7 +45,5 @@ class StateCache:
 
 def _is_empty(cache: Any) -> bool:
     """Whether nothing has filled a library's cache, which counts no positions where all its layers are recurrent."""
-    recurrent = [layer for layer in getattr(cache, "layers", ()) if isinstance(layer, LinearAttentionCacheLayerMixin)]
-    if recurrent:
-        return not any(filled for layer in recurrent for filled in layer.has_previous_state.values())
-    return cache.get_seq_length() == 0
+    filled = [v for layer in getattr(cache, "layers", ()) for v in getattr(layer, "has_previous_state", {}).values()]
+    return not any(filled) if filled else cache.get_seq_length() == 0
