@@ -64,7 +64,7 @@ class _Best:
             loss = self.loss(scales)
         if gradient:
             (scales.grad,) = torch.autograd.grad(loss, scales)
-        value = float(loss)
+        value = loss.item()
         if not math.isfinite(value):
             raise RunError(f"The loss is {value} at the scales {scales.tolist()}; take smaller steps.")
         if value < self.least:

@@ -16,6 +16,8 @@ from lengthen.models.hooked_layers import hooked
 from lengthen.models.hooks import Hook, LayerView
 from lengthen.training_free.fitting import Calibration, HookMethod
 
+_BELOW = 0.999
+
 
 @dataclass(frozen=True)
 class LongMamba(HookMethod):
@@ -64,7 +66,7 @@ def step_threshold(steps: Tensor, shortening: float, clamp: float = 0.0) -> Tens
     """The step [H] at or below which a token is skipped, from calibration steps [n, T0, H]; 0 skips none.
 
     shortening: T0 / L. The largest steps whose sum passes `shortening` times that of all are not skipped; the threshold
-    lies midway between the least of them and the next.
+    lies a little below the least of them, for the same token often has the same step, and rounding must decide nothing.
     """
     ordered = steps.flatten(0, 1).sort(0, descending=True).values
     if clamp:
@@ -72,8 +74,7 @@ def step_threshold(steps: Tensor, shortening: float, clamp: float = 0.0) -> Tens
     sums = ordered.double().cumsum(0)
     passed = sums > sums[-1] * shortening
     least = passed.int().argmax(0, keepdim=True)
-    threshold = (ordered.gather(0, least) + ordered.gather(0, (least + 1).clamp(max=len(ordered) - 1)))[0] / 2
-    return threshold.masked_fill(~passed[:-1].any(0), 0)
+    return (_BELOW * ordered.gather(0, least)[0]).masked_fill(~passed[:-1].any(0), 0)
 
 
 class _Watching(Hook):
