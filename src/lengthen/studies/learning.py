@@ -85,6 +85,7 @@ def practise(lesson: Lesson, arm: str, seed: int, folder: Path) -> None:
         n=lesson.n,
         tokenizer=own_tokenizer(lesson.task),
         haystack=lesson.haystack,
+        max_new_tokens=1,  # a place is one of the task's own tokens, and nothing taught what to say after it
         seed=seed,
         name=arm,
     )
