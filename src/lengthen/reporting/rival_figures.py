@@ -77,7 +77,10 @@ def rivals_figure(findings: Findings) -> Figure | None:
     panels = list(dict.fromkeys(row["panel"] for row in rows))
     logarithmic = suits_logarithm(rows, "value")
     x = alt.X(
-        "tokens:Q", title="tokens read for it", scale=alt.Scale(type="symlog", constant=100), axis=alt.Axis(format="~s")
+        "tokens:Q",
+        title="tokens read for it",
+        scale=alt.Scale(type="symlog", constant=100, padding=12),
+        axis=alt.Axis(values=[0, *(10**k for k in range(2, 13))], format="~s"),
     )
     base = alt.Chart().transform_filter(SHOWN).encode(x=x, color=colour(names))
     tooltip = [shown("name", "rival"), shown("taken", "tokens read"), shown("told", TITLE), shown("band", "interval")]

@@ -55,7 +55,7 @@ def rival_heads_table(result: Rivals) -> Table:
     rows = []
     for r in result.rivals:
         decays = [h.log_decay for h in r.heads if h.log_decay is not None]
-        growths = [h.norm_far / h.norm_in_context for h in r.heads if h.norm_in_context > 0]
+        growths = [h.norm_far / h.norm_in_context for h in r.heads if h.norm_in_context > 0] or [math.nan]
         told = (
             [number(decay) for decay in (max(decays), statistics.median(decays), min(decays))] if decays else [NONE] * 3
         )

@@ -20,6 +20,10 @@ QUESTION = "What does post-training buy that methods without training do not, an
 CANDIDATES = [
     "constant-delta:ratio=0.5",
     "constant-delta:ratio=0.125",
+    "mamba-extend",
+    "mamba-extend:search=gradient",
+    "mamba-modulation",
+    "mamba-modulation:search=gradient",
     "reduced-retention",
     "reduced-retention:decay=0.99",
     "reduced-retention:decay=0.97,gain=1",

@@ -25,7 +25,7 @@ from lengthen.models import family_name, weights_fingerprint
 from lengthen.results import Estimate, Rival, Rivals, versions
 from lengthen.streaming import Progress, loss_name
 from lengthen.training_free.fitting import Calibration, FittedMethod, Method
-from lengthen.training_free.judging import cost_of, far_loss, far_of, judged, require_streamed
+from lengthen.training_free.judging import cost_of, far_loss, far_of, judged
 from lengthen.training_free.names import METHODS, method_of
 from lengthen.training_free.splits import Splits, calibration_from
 
@@ -146,36 +146,44 @@ def contest(
 def _kept(
     contestant: Contestant, texts: list[str], course: Course, report: HeldOutSequences, cells: Path | None
 ) -> Rival:
-    """A row, read where its file is there, else found and written; named anew, for a cell knows only weights.
+    """A row, read where its file is there, else found and written: that of the weights, to which the arm's own is added.
 
     Beside it lies a folder with what the method was fitted to (see load_fitted).
     """
+    row = _of_weights(contestant.model, texts, course, report, cells)
+    return replace(
+        row,
+        model=contestant.label,
+        tokens=row.tokens + contestant.tokens,
+        forwards=row.forwards + contestant.forwards,
+        seconds=row.seconds + contestant.seconds,
+    )
+
+
+def _of_weights(
+    model: nn.Module, texts: list[str], course: Course, report: HeldOutSequences, cells: Path | None
+) -> Rival:
     if cells is None:
-        return _row(contestant, texts, course, report, None)
-    described = {"weights": weights_fingerprint(contestant.model), "methods": texts, **course.describe()}
+        return _row(model, texts, course, report, None)
+    described = {"weights": weights_fingerprint(model), "methods": texts, **course.describe()}
     digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]
     place = cells / f"{method_of(texts[0]).name if texts else UNTOUCHED}-{digest}"
     file = place.with_suffix(".json")
     if not file.exists():
-        _row(contestant, texts, course, report, place).save(file)
-    return replace(Rival.load(file), model=contestant.label)
+        _row(model, texts, course, report, place).save(file)
+    return Rival.load(file)
 
 
-def _row(
-    contestant: Contestant, texts: list[str], course: Course, report: HeldOutSequences, place: Path | None
-) -> Rival:
-    model, T = contestant.model, course.train_context
-    taken = np.array([contestant.tokens, contestant.forwards, contestant.seconds])
-    fitted = None
+def _row(model: nn.Module, texts: list[str], course: Course, report: HeldOutSequences, place: Path | None) -> Rival:
+    T, fitted, taken = course.train_context, None, np.zeros(3)
     if texts:
-        fitted, took = _fitted(model, [method_of(text) for text in texts], course)
-        taken = taken + took
-        if place is not None:
-            fitted.save(place)
+        fitted, taken = _fitted(model, [method_of(text) for text in texts], course)
     seen = judged(model, fitted, report, T)
+    if fitted is not None and place is not None:
+        fitted.save(place)
     measure = Measure(loss_name(model, report))
     return Rival(
-        model=contestant.label,
+        model="",
         method=UNTOUCHED if fitted is None else fitted.method.name,
         settings={} if fitted is None else asdict(fitted.method),
         in_context=_estimate(seen.in_context, measure),
@@ -194,7 +202,6 @@ def _fitted(model: nn.Module, methods: list[Method], course: Course) -> tuple[Fi
     """The method fitted, of several the best by the text to select by; tokens, forwards and seconds of it all."""
     taken, found = np.zeros(3), []
     for method in methods:
-        require_streamed(method)
         fitted = method.fit(model, course.calibration(method))
         taken += (fitted.tokens_read, fitted.forwards, fitted.seconds)
         found.append(fitted)

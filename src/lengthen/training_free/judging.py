@@ -19,19 +19,16 @@ from lengthen.data import HeldOutSequences
 from lengthen.diagnosis.passes import carried_pass, reset_pass
 from lengthen.diagnosis.position_loss import Interval
 from lengthen.diagnosis.states import head_states, heads
-from lengthen.errors import InputError
 from lengthen.models import zero_state
 from lengthen.results import HeadUnderMethod
 from lengthen.streaming import stream
 from lengthen.training_free.decay_totals import decay_totals
-from lengthen.training_free.fitting import NEEDS, FittedMethod, Method
+from lengthen.training_free.fitting import FittedMethod
 
 IN_CONTEXTS = 16
 """Training contexts of each sequence that the loss in context is of."""
 TIMED_CONTEXTS, TIMED_PAIRS = 4, 3
 """Training contexts of each sequence that are timed, and how often beside the untouched model."""
-STREAMED_BY_NONE = ("prompt", "query")
-"""Of NEEDS, what a text that is read as it comes does not give."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +38,6 @@ class Judged:
     in_context: NDArray[np.float64]
     far: NDArray[np.float64]
     heads: list[HeadUnderMethod]
-
-
-def require_streamed(method: Method) -> None:
-    """Raises InputError for a method that cannot run on a text that is read as it comes."""
-    for need in STREAMED_BY_NONE:
-        if need in method.needs:
-            raise InputError(
-                f"{method.name} needs {NEEDS[need]}, which a text that is read as it comes does not give; choose another "
-                "method."
-            )
 
 
 def far_of(train_context: int, length: int) -> Interval:

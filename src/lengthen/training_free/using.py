@@ -12,8 +12,8 @@ from torch import nn
 from lengthen.data import load_corpus
 from lengthen.data.loading import Source
 from lengthen.errors import InputError
+from lengthen.streaming import require_streamable
 from lengthen.training_free.fitting import Calibration, FittedMethod, load_fitted
-from lengthen.training_free.judging import require_streamed
 from lengthen.training_free.names import method_of
 from lengthen.training_free.splits import calibration_from
 
@@ -58,11 +58,10 @@ def used(
 ) -> Iterator[FittedMethod | None]:
     """Lets the model run under a method (none where None) while this lasts; fit: as in fitted_for.
 
-    streamed: whether the text is read as it comes, which some methods refuse. kept: a folder to keep the fit in. resume:
-    go on under the fit that lies there. Raises InputError as fitted_for does, and where another method lies there.
+    streamed: whether it is a text's losses that are wanted, which not every method allows. kept: a folder to keep the fit
+    in. resume: go on under the fit that lies there. Raises InputError as fitted_for does, and where another method lies
+    there.
     """
-    if method is not None and streamed and not (Path(method) / FILE).exists():
-        require_streamed(method_of(method))
     began = load_fitted(kept) if resume and kept is not None and (kept / FILE).exists() else None
     if method is None:
         if began is not None:
@@ -72,9 +71,9 @@ def used(
     fitted = began or fitted_for(model, method, **fit)
     if began is not None and not (Path(method) / FILE).exists() and began.method != method_of(method):
         raise InputError(f"The run was begun under {began.method}; go on under it, or start again without resuming.")
-    if streamed:
-        require_streamed(fitted.method)
     with fitted.apply(model):
+        if streamed:
+            require_streamable(model)
         if kept is not None and began is None:
             fitted.save(kept)
         yield fitted
