@@ -229,7 +229,7 @@ def evaluation(model: str = "my-model") -> Evaluation:
     anywhere = [cell("copying", n, None, a) for n, a in of_length.items()]
     over = [cell("passkey", n, None, a * 0.95) for n, a in of_length.items()]
     over += [cell("niah-single", n, None, 0.5) for n in LENGTHS]
-    reached = {"passkey": 1024, "niah-single": None, "copying": 4096, HOSTILE: None}
-    given = [cell(HOSTILE, 0, None, 0.25)]
+    reached = {"passkey": 1024, "niah-single": None, "copying": 4096, HOSTILE: 0}
+    given = [cell(HOSTILE, 0, None, 0.9)]
     cells = [*falling, *level, *anywhere, *given]
     return Evaluation(model, "mamba2", 0, cells, reached, 9_000_000, 5_000_000, over, {"n": 50}, VERSIONS)

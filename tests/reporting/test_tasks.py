@@ -23,7 +23,11 @@ def test_a_row_a_task_and_length_over_all_depths():
     told = {(r["task"], r["across"]): (r["percent"], r["interval"], r["reached"]) for r in rows}
     assert len(told) == len(rows) == 3 * len(LENGTHS) + 1
     assert told["passkey", "1k"] == ("95", "86 to 100 %", True) and told["passkey", "1M"] == ("4", "3 to 14 %", False)
-    assert told["copying", "4k"] == ("86", "77 to 96 %", True) and told[HOSTILE, "as given"][0] == "25"
+    assert told["copying", "4k"] == ("86", "77 to 96 %", True) and told[HOSTILE, "as given"] == (
+        "90",
+        "81 to 100 %",
+        False,
+    )
     assert [r["task"] for r in rows if r["reached"]] == ["passkey", "copying"]
     assert {r["depth"] for r in rows} == {"any"} and {r["haystacks"] for r in rows} == {50}
 
@@ -78,4 +82,4 @@ def test_the_table_tells_depths_and_all_of_them():
         (HOSTILE, "any"),
     ]
     assert rows["passkey", "all"] == ["exact", "50", "–", "95 (86 to 100)", "82 (74 to 92)", "4 (3 to 14)", "1,024"]
-    assert rows["passkey", "0"][-1] == "" and rows["niah-single", "all"][-1] == "–"
+    assert rows["passkey", "0"][-1] == "" and rows["niah-single", "all"][-1] == rows[HOSTILE, "any"][-1] == "–"

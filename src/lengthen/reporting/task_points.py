@@ -25,7 +25,7 @@ def task_points(findings: Findings) -> list[Row]:
         {
             "panel": name,
             **_row(cell, cell.task, result.effective_lengths.get(cell.task)),
-            "reached": result.effective_lengths.get(cell.task) == cell.length,
+            "reached": 0 < cell.length == result.effective_lengths.get(cell.task),
         }
         for name, result in findings.evaluations.items()
         for cell in [*result.over_depths, *(c for c in result.cells if c.depth is None)]
@@ -68,5 +68,5 @@ def _row(cell: Cell, row: str, reached: int | None) -> Row:
         "interval": f"{100 * low:.0f} to {100 * high:.0f} %",
         "haystacks": cell.n,
         "tokens": f"{cell.tokens:,.0f}",
-        "effective": NONE if reached is None else f"{reached:,}",
+        "effective": NONE if not reached else f"{reached:,}",
     }

@@ -98,7 +98,7 @@ def _length(length: int, T: int) -> str:
 
 def _effective_length(result: Evaluation, task: str) -> str:
     reached = result.effective_lengths[task]
-    return NONE if reached is None else f"{reached:,}"
+    return f"{reached:,}" if reached else NONE
 
 
 def _accuracy(cell: Cell | None) -> str:
