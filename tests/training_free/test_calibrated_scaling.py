@@ -21,7 +21,7 @@ SUITS = [
     ("mamba-extend", "Mamba"),
     ("mamba-extend", "Mamba2"),
     ("mamba-modulation", "Mamba"),
-    ("mamba-modulation", "GLA"),
+    ("mamba-modulation", "RecurrentGemma"),
 ]
 
 
@@ -163,7 +163,7 @@ def test_a_kernel_that_knows_no_scaling_computes_it_from_other_inputs(name, fact
 
 def test_refusals():
     with pytest.raises(InputError, match=r"mamba-extend changes the step size, .* has none; choose another method"):
-        method_of("mamba-extend").fit(small_model("GLA"), calibration())
+        method_of("mamba-extend").fit(small_model("RecurrentGemma"), calibration())
     with pytest.raises(InputError, match="mamba-extend needs calibration text as long as the length in use"):
         method_of("mamba-extend").fit(small_model("Mamba2"), Calibration(32, 128, CALIBRATION))
     for setting, sentence in (

@@ -59,7 +59,7 @@ def test_a_clamp_leaves_thresholds_where_they_are():
     assert torch.equal(frozen[0], frozen[1]) and torch.equal(frozen[1], frozen[2])
     for shortening in (0.5, 0.05, 0.02):
         kept = (steps * (steps > step_threshold(steps, shortening))).sum((0, 1)) / steps.sum((0, 1)) / shortening
-        assert ((kept >= 1) & (kept < 1.1)).all()  # at most one step more, and those a thousandth below
+        assert ((kept >= 1) & (kept < 1.2)).all()  # of 10 steps kept or more, 2 too many
         if shortening < 0.05:
             clamped = (steps * (steps > frozen[0])).sum((0, 1)) / steps.sum((0, 1)) / shortening
             assert (clamped > 5).all()
@@ -112,7 +112,7 @@ def test_where_all_tokens_are_skipped_the_state_stays_bit_for_bit():
 def test_refusals():
     model = small_model("Mamba2")
     with pytest.raises(InputError, match=r"long-mamba changes the step size, .* has none"):
-        method_of("long-mamba").fit(small_model("RWKV6"), calibration())
+        method_of("long-mamba").fit(small_model("RecurrentGemma"), calibration())
     for lacking, sentence in (
         (Calibration(train_context=32, length=64), "needs calibration text"),
         (Calibration(train_context=32, text=CALIBRATION), "needs the length in use"),

@@ -137,7 +137,7 @@ def test_refusals():
             with pytest.raises(InputError, match="deci-mamba must see the whole prompt before its first token is run"):
                 run()
     with pytest.raises(InputError, match=r"deci-mamba changes the step size, .* has none"):
-        fitted(small_model("GLA"))
+        fitted(small_model("RecurrentGemma"))
     with pytest.raises(InputError, match="deci-mamba needs the training context"):
         fitted(model, "deci-mamba")
     with pytest.raises(InputError, match="at 2 recurrent layers from number 1 on, but the model has 2; give a smaller"):

@@ -120,16 +120,17 @@ def _convolved(layer: Any, mixed: Tensor, state: LayerState, marks: Marks) -> tu
 def _hooked(dt: Tensor, bias: Tensor | None, log_rate: Tensor, marks: Marks) -> tuple[Tensor | None, Tensor | None]:
     """The step that the decay uses and the gain, [B, T, D], where a hook changed them; None where it did not.
 
-    What is not changed stays the kernel's own, whose softplus rounds otherwise.
+    What is not changed stays the kernel's own, whose softplus rounds otherwise; but a hook's part in a gradient is kept.
     """
     if marks.hook is None:
         return None, None
     precise = torch.promote_types(log_rate.dtype, torch.float32)
     step = F.softplus(dt.to(precise) if bias is None else dt.to(precise) + bias.to(precise))
     rates = -torch.exp(log_rate.to(precise))
-    log_decay, gain = marks.hooked(-step, torch.ones_like(step), step=step, rates=rates)
-    decay_dt = None if torch.equal(log_decay, -step) else marks.gain(-log_decay)
-    return decay_dt, None if bool((gain == 1).all()) else gain
+    own = -step
+    log_decay, gain = marks.hooked(own, torch.ones_like(step), step=step, rates=rates)
+    kept = log_decay is own or (not torch.is_grad_enabled() and torch.equal(log_decay, own))
+    return None if kept else marks.gain(-log_decay), gain if gain.requires_grad or bool((gain != 1).any()) else None
 
 
 def _scanned(
