@@ -21,8 +21,8 @@ from lengthen.data import bundled_plays
 from tests.conftest import tiny_mamba2
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", *(f"docs/{name}.md" for name in ("own-model", "own-data", "own-trainer", "cluster"))]
-PAGES += [f"docs/{name}.md" for name in ("long-evaluation", "lm-eval", "why-models-break", "tutorial")]
+PAGES = ["README.md", *(f"docs/{name}.md" for name in ("own-model", "own-data", "own-trainer", "training"))]
+PAGES += [f"docs/{name}.md" for name in ("long-evaluation", "lm-eval", "training-free", "why-models-break", "tutorial")]
 REASONS = {"takes minutes", "needs a GPU", "needs several machines", "needs the hub"}
 BLOCK = re.compile(r"(?:<!-- not run: (?P<reason>[^>]*) -->\n)?```(?P<kind>sh|python)\n(?P<text>.*?)```", re.DOTALL)
 SMALLER = [
@@ -96,20 +96,20 @@ def test_blocks_run_in_small(desk, capsys, monkeypatch, page):
 def test_blocks_run_as_printed(desk, page):
     commands = desk / "bin"
     commands.mkdir()
-    (commands / "lengthen").write_text(f'#!/bin/sh\nexec {sys.executable} -m lengthen "$@"\n')
-    (commands / "lengthen").chmod(0o755)
-    (commands / "python").symlink_to(sys.executable)
+    for name, program in (("lengthen", f"{sys.executable} -m lengthen"), ("python", sys.executable)):
+        (commands / name).write_text(f'#!/bin/sh\nexec {program} "$@"\n')
+        (commands / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
-    program = ""
+    script = ""
     for kind, text, reason in blocks(page):
         if reason is not None:
             continue
         if kind == "sh":
             subprocess.run(["sh", "-e", "-c", text], check=True, env=environment)
         elif kind == "python":
-            program += text
-            (desk / "blocks.py").write_text(program)
-    if program:
+            script += text
+    if script:
+        (desk / "blocks.py").write_text(script)
         subprocess.run([sys.executable, "blocks.py"], check=True, env=environment)
 
 
