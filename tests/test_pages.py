@@ -21,8 +21,9 @@ from lengthen.data import bundled_plays
 from tests.conftest import tiny_mamba2
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", *(f"docs/{name}.md" for name in ("own-model", "own-data", "own-trainer", "training"))]
-PAGES += [f"docs/{name}.md" for name in ("long-evaluation", "lm-eval", "training-free", "why-models-break", "tutorial")]
+NAMES = ["own-model", "own-data", "own-trainer", "training", "cluster", "tasks", "long-evaluation", "lm-eval"]
+NAMES += ["training-free", "why-models-break", "tutorial"]
+PAGES = ["README.md", *(f"docs/{name}.md" for name in NAMES)]
 REASONS = {"takes minutes", "needs a GPU", "needs several machines", "needs the hub"}
 BLOCK = re.compile(r"(?:<!-- not run: (?P<reason>[^>]*) -->\n)?```(?P<kind>sh|python)\n(?P<text>.*?)```", re.DOTALL)
 SMALLER = [

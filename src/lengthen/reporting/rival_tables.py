@@ -71,10 +71,10 @@ def rival_heads_table(result: Rivals) -> Table:
 
 def rival_study_tables(study: RivalStudy) -> list[Table]:
     """A table for each base, the figures over seeds."""
-    return [_over_seeds(label, tables, study.seeds) for label, tables in study.bases.items()]
+    return [_over_seeds(label, tables) for label, tables in study.bases.items()]
 
 
-def _over_seeds(label: str, tables: Sequence[Rivals], seeds: Sequence[int]) -> Table:
+def _over_seeds(label: str, tables: Sequence[Rivals]) -> Table:
     by: dict[str, list[Rival]] = {}
     for found in tables:
         for row in found.rivals:
@@ -95,15 +95,18 @@ def _over_seeds(label: str, tables: Sequence[Rivals], seeds: Sequence[int]) -> T
         for name, of in by.items()
     ]
     columns = ["", "in context", "by the method", "far", "far / yardstick", *_TAKEN, "cost a token", "settings"]
-    first = tables[0]
+    first, named = tables[0], told_as(tables[0].loss)
     note = (
-        f"Geometric means over seeds {', '.join(map(str, seeds))} [the least, the greatest] of {told_as(first.loss)}; ratios are "
-        f"taken seed by seed on the same {first.n} sequences. In context: windows of T from the zero state, and that over the "
+        f"{named[0].upper()}{named[1:]}, over several seeds its geometric mean [the least, the greatest]; ratios are taken seed "
+        f"by seed on the same {first.n} sequences. In context: windows of T from the zero state, and that over the "
         "same model without the method. Far: the second half of "
         f"{first.max_length // first.train_context} T with the state carried, and that over the yardstick, the control arm "
         f"with its state zeroed every T. {_taken()} What is taken and what a token costs are medians."
     )
-    return Table(label, columns, rows, frozenset({0, len(columns) - 1}), note)
+    seeds = ", ".join(str(found.seed) for found in tables)
+    return Table(
+        f"{label} (seed{'s' if len(tables) > 1 else ''} {seeds})", columns, rows, frozenset({0, len(columns) - 1}), note
+    )
 
 
 _TAKEN = ["tokens read", "forwards", "CPU s"]

@@ -20,10 +20,6 @@ QUESTION = "What does post-training buy that methods without training do not, an
 CANDIDATES = [
     "constant-delta:ratio=0.5",
     "constant-delta:ratio=0.125",
-    "mamba-extend",
-    "mamba-extend:search=gradient",
-    "mamba-modulation",
-    "mamba-modulation:search=gradient",
     "reduced-retention",
     "reduced-retention:decay=0.99",
     "reduced-retention:decay=0.97,gain=1",
@@ -36,17 +32,26 @@ CANDIDATES = [
 
 @dataclass(frozen=True)
 class RivalPlan:
-    """bases: label -> base. methods: as on the command line. n: sequences."""
+    """bases: label -> base, and whether it runs under every seed or under the first alone. methods: as on the command
+    line. n: sequences."""
 
-    bases: dict[str, Base]
+    bases: dict[str, tuple[Base, bool]]
     methods: tuple[str, ...]
     n: int = SEQUENCES
 
+    def runs(self, seeds: Sequence[int]) -> dict[str, list[tuple[Base, int]]]:
+        """Label -> its base under each of its seeds."""
+        return {
+            label: [(base, seed) for seed in (seeds if every else seeds[:1])]
+            for label, (base, every) in self.bases.items()
+        }
+
 
 def plan() -> RivalPlan:
-    """Every method by its own settings, and some by chosen ones."""
+    """The slow model under every seed, for it is what breaks; every method by its own settings, and some by chosen ones."""
     chosen = {text.partition(":")[0] for text in CANDIDATES}
-    return RivalPlan(BASES, (*(name for name in METHODS if name not in chosen), *CANDIDATES))
+    bases = {label: (base, label == "slow") for label, base in BASES.items()}
+    return RivalPlan(bases, (*(name for name in METHODS if name not in chosen), *CANDIDATES))
 
 
 def run_rivals(
@@ -54,7 +59,8 @@ def run_rivals(
 ) -> RivalStudy:
     """Runs what the folder `cells` does not hold yet, and puts all of it together."""
     cells.mkdir(parents=True, exist_ok=True)
-    pairs = [(base, seed) for base in plan.bases.values() for seed in seeds]
+    runs = plan.runs(seeds)
+    pairs = [pair for of in runs.values() for pair in of]
     arms = [(arm, seed) for base, seed in pairs for arm in _arms(base).values()]
     untrained = [(b, seed) for b, seed in pairs if not (cells / f"{b.key(seed)}.safetensors").exists()]
     untrained_arms = [(a, seed) for a, seed in arms if not took_of(a, seed, cells).exists()]
@@ -62,13 +68,13 @@ def run_rivals(
     run_jobs([(train_base, (base, seed, cells)) for base, seed in untrained], workers, "pre-train", progress)
     run_jobs([(train_arm, (arm, seed, cells)) for arm, seed in untrained_arms], workers, "post-train", progress)
     run_jobs([(judge, (plan, base, seed, cells)) for base, seed in pairs], workers, "judge", progress)
-    found = {label: [judge(plan, base, seed, cells) for seed in seeds] for label, base in plan.bases.items()}
+    found = {label: [judge(plan, base, seed, cells) for base, seed in of] for label, of in runs.items()}
     return RivalStudy(
         name=NAME,
         question=QUESTION,
         seeds=list(seeds),
         bases=found,
-        configuration={label: Setting(base).describe() for label, base in plan.bases.items()},
+        configuration={label: Setting(base).describe() for label, (base, _) in plan.bases.items()},
         versions=versions(),
     )
 
