@@ -66,9 +66,9 @@ class Links(HTMLParser):
 
 
 def dead_links() -> list[str]:
-    """A line for each address inside the built site at which there is no file, or no such anchor."""
+    """A line for each address inside the built site at which there is no file or no such anchor, or that no menu has."""
     pages = {page: Links(page) for page in SITE.rglob("*.html") if page.name != "404.html"}
-    found = []
+    found, in_menu = [], {SITE / "index.html"}
     for page, links in pages.items():
         for link in links.to:
             parts = urlsplit(link)
@@ -76,10 +76,12 @@ def dead_links() -> list[str]:
                 continue
             target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
             target = target / "index.html" if target.is_dir() else target
-            anchors = pages[target].anchors if target in pages else set()
-            if not target.is_file() or (parts.fragment and target in pages and unquote(parts.fragment) not in anchors):
+            if page == SITE / "index.html":
+                in_menu.add(target)
+            no_anchor = parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors
+            if not target.is_file() or no_anchor:
                 found.append(f"{page.relative_to(SITE)} links to {link}, where nothing is.")
-    return found
+    return found + [f"{page.relative_to(SITE)} is not in mkdocs.yml's nav." for page in pages if page not in in_menu]
 
 
 def main() -> None:
