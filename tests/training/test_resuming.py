@@ -232,6 +232,18 @@ def test_resuming_a_finished_run_leaves_it_as_it_is(tmp_path, plays):
         train(tmp_path, plays[0], **options)
 
 
+def test_a_folder_that_a_run_writes_to_takes_no_second_one(tmp_path, plays):
+    class Meeting(StatePassing):
+        def initial_state(self, rows, zero):
+            if rows.step == 1:
+                with pytest.raises(InputError, match="Another run is writing to"):
+                    train(tmp_path, plays[0], resume=True, steps=2, save_steps=1)
+            return super().initial_state(rows, zero)
+
+    train(tmp_path, plays[0], Meeting, steps=2, save_steps=1)
+    train(tmp_path, plays[0], resume=True, steps=2, save_steps=1)  # it has ended
+
+
 def test_the_last_two_checkpoints_are_kept(tmp_path, plays):
     train(tmp_path, plays[0], steps=8, save_steps=2)
     assert [path.name for path in checkpoints_in(tmp_path)] == ["checkpoint-6", "checkpoint-8"]

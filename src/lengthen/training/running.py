@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from lengthen.interventions import TBPTT, Intervention, Mixture
 from lengthen.models import library_model, vocabulary_size
 from lengthen.results import TrainingRecord, versions
 from lengthen.streaming import Progress
-from lengthen.training.checkpoints import checkpoints_in, writing
+from lengthen.training.checkpoints import alone_in, checkpoints_in, writing
 from lengthen.training.processes import TIMEOUT, all_or_none, first_decides, join, named_if_lost, process_share
 from lengthen.training.trainer import MetricsFile, StateTrainer, StepProgress
 from lengthen.training.watching import Watch, Watching
@@ -121,8 +122,10 @@ def run_training(
         corpus.require_vocabulary(size)
     windows = windows_for(corpus, intervention, context=train_context, lanes=optimisation.rows, seed=seed)
     folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="lengthen-"))
+    held = ExitStack()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        first_decides(lambda: held.enter_context(alone_in(folder)))
         arguments = _arguments(optimisation, folder, seed, model)
         own = [*callbacks]
         if out is not None:
@@ -163,6 +166,7 @@ def run_training(
     except PermissionError as error:
         raise InputError(f"{folder} cannot be written ({error.strerror}); choose another --out.") from None
     finally:
+        held.close()
         if out is None:
             shutil.rmtree(folder, ignore_errors=True)
 
