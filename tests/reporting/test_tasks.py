@@ -9,6 +9,7 @@ from lengthen.reporting.run_folder import Findings
 from lengthen.reporting.task_figures import STEPS
 from lengthen.reporting.task_points import LEAST, depth_points, step, task_points
 from lengthen.reporting.task_tables import evaluation_table
+from lengthen.reporting.terminal import show
 
 
 def findings(*results):
@@ -72,7 +73,7 @@ def test_figures_and_their_captions(tmp_path):
 
 def test_the_table_tells_depths_and_all_of_them():
     found = evaluation_table(evaluation())
-    assert found.columns == ["task", "depth", "scoring", "haystacks", "as given", "1,024", "4,096", "1,048,576"] + [
+    assert found.columns == ["task", "depth", "scoring", "n", "as given", "1,024", "4,096", "1,048,576"] + [
         "effective length"
     ]
     rows = {(r[0], r[1]): r[2:] for r in found.rows}
@@ -83,3 +84,12 @@ def test_the_table_tells_depths_and_all_of_them():
     ]
     assert rows["passkey", "all"] == ["exact", "50", "–", "95 (86 to 100)", "82 (74 to 92)", "4 (3 to 14)", "1,024"]
     assert rows["passkey", "0"][-1] == "" and rows["niah-single", "all"][-1] == rows[HOSTILE, "any"][-1] == "–"
+
+
+def test_names_stay_whole_in_a_terminal(capsys, monkeypatch):
+    """However narrow it is: it wraps lines, which can be read."""
+    monkeypatch.setenv("COLUMNS", "60")
+    show(evaluation())
+    told = capsys.readouterr().out
+    assert all(f" {task} " in told for task in ("passkey", "niah-single", "copying"))
+    assert "95 (86 to 100)" in told and "Of 9,000,000 tokens" in " ".join(told.split())

@@ -40,7 +40,7 @@ def evaluation_table(result: Evaluation) -> Table:
     ]
     scorings = [SCORINGS.get(s, s) for s in dict.fromkeys(cell.scoring for cell in result.cells)]
     note = (
-        "Percent of questions answered right, with Wilson's 95 % interval over haystacks, by tokens of the prompt (as given: "
+        "Percent of questions answered right, with Wilson's 95 % interval over n haystacks, by tokens of the prompt (as given: "
         f"prompts as long as they are). {'; '.join(scorings)}. Effective length: the largest up to which the accuracy over all "
         f"depths is at least 85 % at every length. Of {result.tokens:,} tokens of prompts {result.tokens_processed:,} were "
         "processed, what prompts share once."
@@ -49,11 +49,11 @@ def evaluation_table(result: Evaluation) -> Table:
         "task",
         "depth",
         "scoring",
-        "haystacks",
+        "n",
         *(f"{n:,}" if n else "as given" for n in lengths),
         "effective length",
     ]
-    return Table(f"Tasks: {result.model}", columns, told, frozenset({0, 2}), note)
+    return Table(f"Tasks: {result.model}", columns, told, frozenset({0}), note)
 
 
 def task_study_table(result: TaskStudy) -> Table:
