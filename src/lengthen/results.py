@@ -521,7 +521,8 @@ class Rival(Result):
     in_context: windows of T from the zero state; far: with the state carried. tokens, forwards, seconds (of CPU time): what
     the model's post-training, the fit and the choice of settings took, each step of training a forward. cost: CPU time a
     token under the method, over that without it, in the same run. losses_in_context, losses_far: mean losses sequence by
-    sequence. over_untouched: in context, against the same model without a method; over_reset: far, against the yardstick,
+    sequence. chosen: whether the settings are those of several that did best on a text to choose by. over_untouched: in
+    context, against the same model without a method; over_reset: far, against the yardstick,
     the control arm with its state zeroed every T. Both are paired."""
 
     model: str
@@ -536,6 +537,7 @@ class Rival(Result):
     heads: list[HeadUnderMethod]
     losses_in_context: list[float]
     losses_far: list[float]
+    chosen: bool = False
     over_untouched: Difference | None = None
     over_reset: Difference | None = None
 

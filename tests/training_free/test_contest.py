@@ -125,6 +125,7 @@ def test_the_best_candidate_by_the_text_to_choose_by_stands_in_the_table(table, 
         losses[keep] = far_loss(model, method.fit(model, course.calibration(method)), tokens, T)
     assert losses[0.25] != losses[0.75]
     assert row(table, GIVEN, "soft-reset").settings["keep"] == min(losses, key=losses.get)
+    assert row(table, GIVEN, "soft-reset").chosen and not row(table, GIVEN, "constant-delta").chosen
 
 
 def test_differences_are_paired_with_the_yardstick_and_the_untouched_model(table):

@@ -195,6 +195,7 @@ def _row(model: nn.Module, texts: list[str], course: Course, report: HeldOutSequ
         heads=seen.heads,
         losses_in_context=seen.in_context.tolist(),
         losses_far=seen.far.tolist(),
+        chosen=len(texts) > 1,
     )
 
 
@@ -246,7 +247,7 @@ def _compared(found: Sequence[Rival], measure: Measure, far: tuple[int, int], tr
 
 def title(row: Rival) -> str:
     """A row in words: its model, and its method where there is one."""
-    return row.model if row.method == UNTOUCHED else f"{row.model}, {row.method}"
+    return row.model if row.method == UNTOUCHED else f"{row.model}, {row.method}{', chosen' * row.chosen}"
 
 
 def _estimate(losses: np.ndarray[Any, Any], measure: Measure) -> Estimate:
