@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lengthen import stream
+from lengthen import stream, wrap
 from lengthen.diagnosis.remembrance import effective_remembrance
 from lengthen.errors import InputError
 from lengthen.models.hooked_layers import hooked
@@ -14,6 +14,7 @@ from lengthen.streaming import generate, reset_losses
 from lengthen.tasks.shared_prefixes import Cost, final_states
 from lengthen.training_free import Calibration, method_of
 from lengthen.training_free.token_selection import largest_steps
+from tests.models.family_properties import builder
 from tests.training_free.small_models import IDS, TEXT, logits, recurrent_tensors, small_model
 
 
@@ -72,18 +73,19 @@ def test_the_last_layer_s_state_is_that_of_the_chosen_tokens_alone(name):
 
 @torch.no_grad()
 def test_tokens_leave_at_each_of_several_layers():
-    """Those that leave at the second are among those that went on from the first, in the rows' own positions."""
-    model = small_model("Mamba2")
-    last = []
-    handle = model.backbone.layers[1].mixer.register_forward_hook(lambda _, args, y: last.append(y.abs().sum(-1) > 0))
-    method = fitted(model, "deci-mamba:first=0,layers=2,base=12,ratio=0.5")
+    """Those that go on from the second are among those that went on from the first, in the rows' own positions."""
+    model = wrap(builder("Mamba2", {})(num_hidden_layers=3))
+    seen = []
+    for block in model.backbone.layers:
+        block.mixer.register_forward_hook(lambda _, args, y: seen.append(y.abs().sum(-1) > 0))
     mask = torch.ones_like(IDS)
     mask[0, :5] = 0
-    with method.apply(model):
+    with fitted(model, "deci-mamba:first=0,layers=2,base=12,ratio=0.5").apply(model):
         output = model(IDS, attention_mask=mask)
+        _, first, second = seen
         alone = model(IDS[:1, 5:])
-    handle.remove()
-    assert last[0].sum(1).tolist() == [12, 12] and last[0][0].nonzero()[:, 0].min() >= 0
+    assert first.sum(1).tolist() == [12, 12] and second.sum(1).tolist() == [6, 6]
+    assert torch.equal(first & second, second) and not first[:, -6:].all(1).any()
     assert _error(logits(output)[0, 5:], logits(alone)[0]) < 1e-5
     for key, value in recurrent_tensors(output.final_state).items():
         assert _error(value[:1], recurrent_tensors(alone.final_state)[key]) < 1e-5
@@ -94,10 +96,10 @@ def test_a_prompt_is_thinned_out_once_and_what_follows_is_not():
     """Generating goes on from a thinned-out prompt alike however it is called; a base beyond the prompt changes nothing."""
     model = small_model("Mamba2")
     before = logits(model(IDS))
-    plain = {"attention_mask": torch.ones_like(IDS), "max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
+    plain = {"attention_mask": torch.ones_like(IDS), "max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
     with fitted(model).apply(model):
         prompt = model(IDS)
-        said, _ = generate(model, IDS, 5, segment=7)
+        said, _ = generate(model, IDS, 12, segment=7)
         assert torch.equal(model.generate(IDS, **plain)[:, 38:], said)
         together = logits(model(said, initial_state=prompt.final_state))
         state, apart = prompt.final_state, []
