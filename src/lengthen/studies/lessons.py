@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from lengthen.studies.settings import SLOW
@@ -100,13 +100,15 @@ LESSONS = {
             "learn-babilong",
             "Are questions about facts in a long text answered beyond the training context, and at what cost at 0k?",
             "babilong-qa1",
-            train_context=128,
-            lengths=(0, 128, 256, 512, 1024, 2048, 4096),
-            arms=CONTROL | FITTED | PASSING | {"TBPTT": "tbptt"},
+            train_context=108,
+            lengths=(0, 108, 216, 432, 864, 3456),
+            arms=CONTROL | PASSING | {"TBPTT": "tbptt"},
             long_stories=("TBPTT",),
+            recipe=replace(SLOW, head_dim=16, decay_range=(0.2, 8.0)),
             haystack="noise",
-            rows=16,
+            practice=300,
             samples=8000,
+            n=40,
         ),
     )
 }
