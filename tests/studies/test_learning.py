@@ -79,7 +79,7 @@ def test_the_command_shows_and_keeps_the_lesson(capsys, monkeypatch, tmp_path):
     assert code == 0 and json.loads(out) == found.to_json() and found.seeds == [0, 1]
     accuracies = [100 * e.cells[0].token_accuracy for e in found.arms["control"]]
     code, out = run("--markdown")
-    assert code == 0 and out.startswith("## learn-copying") and "| arm | 16 | T | 48 |" in out
+    assert code == 0 and out.startswith("## learn-copying") and "| arm | 18 | 34 | 50 |" in out
     assert f"| control | {sum(accuracies) / 2:.0f} [{min(accuracies):.0f}, {max(accuracies):.0f}] |" in out
     page = (tmp_path / "report.html").read_text()
     assert "Study: learn-copying" in page and "state passing" in page

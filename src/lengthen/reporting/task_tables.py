@@ -93,7 +93,8 @@ def _half(n: int) -> str:
 def _length(length: int, T: int) -> str:
     if length == 0:
         return "0k"
-    return f"{length:,}" if length % T else "T" if length == T else f"{length // T} T"
+    times = f" ({length // T} T)" if length > T else " (T)"
+    return f"{length:,}{'' if length % T else times}"
 
 
 def _effective_length(result: Evaluation, task: str) -> str:
