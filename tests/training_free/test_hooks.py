@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from lengthen import stream, wrap
+from lengthen import stream, wrap, zero_state
 from lengthen.errors import InputError
 from lengthen.models import weights_fingerprint
 from lengthen.models.call import Marks
@@ -202,17 +202,28 @@ def test_a_state_zeroed_at_each_period_is_a_run_of_its_own(name):
 def test_padding_counts_no_position_and_packed_rows_count_their_own(name):
     model = small_model(name)
     with hooked(model, Halving()):
-        alone = logits(model(IDS[:, :17]))
+        alone = logits(model(IDS[:, :13]))
         mask = torch.ones(2, 20, dtype=torch.long)
-        mask[:, :3] = 0
-        padded = model(torch.cat([IDS[:, :3], IDS[:, :17]], 1), attention_mask=mask)
-        assert _error(logits(padded)[:, 3:], alone) < 1e-5
-        on = logits(model(IDS[:, 17:30], initial_state=padded.final_state))
-        assert _error(on, logits(model(IDS[:, :30]))[:, 17:]) < 1e-5
-        reset = torch.zeros(2, 25, dtype=torch.bool)
+        mask[:, :7] = 0
+        padded = model(torch.cat([IDS[:, :7], IDS[:, :13]], 1), attention_mask=mask)
+        assert _error(logits(padded)[:, 7:], alone) < 1e-5
+        on = logits(model(IDS[:, 13:30], initial_state=padded.final_state))
+        assert _error(on, logits(model(IDS[:, :30]))[:, 13:]) < 1e-5
+        reset = torch.zeros(2, 21, dtype=torch.bool)
         reset[:, 8] = True
-        packed = logits(model(torch.cat([IDS[:, 30:], IDS[:, :17]], 1), reset=reset))
+        packed = logits(model(torch.cat([IDS[:, 30:], IDS[:, :13]], 1), reset=reset))
         assert _error(packed[:, 8:], alone) < 1e-5
+
+
+@torch.no_grad()
+def test_what_a_sequence_starts_from_is_not_cut_down():
+    """A period ends after its last token, not before the first."""
+    model = small_model("Mamba2")
+    start = zero_state(model, 2).map(lambda t, _: torch.ones_like(t))
+    expected = logits(model(IDS[:, :5], initial_state=start))
+    with hooked(model, Halving()):
+        start = zero_state(model, 2).map(lambda t, _: torch.ones_like(t) if t.is_floating_point() else t)
+        assert _error(logits(model(IDS[:, :5], initial_state=start)), expected) < 1e-6
 
 
 @torch.no_grad()
