@@ -76,11 +76,12 @@ def rivals_figure(findings: Findings) -> Figure | None:
     names = series_of(findings)
     panels = list(dict.fromkeys(row["panel"] for row in rows))
     logarithmic = suits_logarithm(rows, "value")
+    most = max(1000, *(row["tokens"] for row in rows))
     x = alt.X(
         "tokens:Q",
         title="tokens read for it",
-        scale=alt.Scale(type="symlog", constant=100, padding=12),
-        axis=alt.Axis(values=[0, *(10**k for k in range(2, 13))], format="~s"),
+        scale=alt.Scale(type="symlog", constant=300, domain=[0, 1.5 * most], nice=False),
+        axis=alt.Axis(values=[0, *(10**k for k in range(3, 13) if 10**k <= 1.5 * most)], format=",d"),
     )
     base = alt.Chart().transform_filter(SHOWN).encode(x=x, color=colour(names))
     tooltip = [shown("name", "rival"), shown("taken", "tokens read"), shown("told", TITLE), shown("band", "interval")]
