@@ -106,8 +106,9 @@ LESSONS = {
             long_stories=("TBPTT",),
             recipe=replace(SLOW, head_dim=16, decay_range=(0.2, 8.0)),
             haystack="noise",
+            steps=2000,
             practice=300,
-            samples=8000,
+            samples=12_000,
             n=40,
         ),
     )
