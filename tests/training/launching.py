@@ -23,7 +23,7 @@ def start(command: list[str], folder, processes: int = 2) -> list[subprocess.Pop
     return [subprocess.Popen(command, cwd=folder, env=env, **pipes) for env in environments(processes)]
 
 
-def finish(processes: list[subprocess.Popen], seconds: float = 240) -> list[tuple[int, str, str]]:
+def finish(processes: list[subprocess.Popen], seconds: float = 600) -> list[tuple[int, str, str]]:
     """(exit code, standard output, standard error) of each process."""
     try:
         said = [process.communicate(timeout=seconds) for process in processes]

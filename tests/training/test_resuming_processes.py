@@ -29,7 +29,7 @@ def together(work, seconds=None, killed=None, event=None):
         for rank, e in enumerate(environments())
     ]
     processes = [process for process, _ in children]
-    ends = time.monotonic() + (seconds if seconds is not None else 120)
+    ends = time.monotonic() + (seconds if seconds is not None else 600)
     while any(process.is_alive() for process in processes) and time.monotonic() < ends:
         if any(process.exitcode for process in processes):
             ends = min(ends, time.monotonic() + 1)
