@@ -59,7 +59,7 @@ def test_killed_and_resumed_is_as_never_interrupted(capsys, model, tmp_path):
     "options, sentence",
     [
         (["--tasks", "paskey"], "There is no task 'paskey'; did you mean passkey"),
-        (["--tasks", "passkey", "--lengths", "20"], "A length of 20 tokens is too short for this task"),
+        (["--tasks", "passkey", "--lengths", "20"], "passkey: A length of 20 tokens is too short for this task"),
         (["--tasks", "file:nowhere.jsonl"], "The task file nowhere.jsonl cannot be read (No such file or directory)"),
         (["--tasks", "passkey", "--lengths", "2kk"], "'2kk' is no number of tokens; write such as 512,4k,1M."),
         (["--tasks", "passkey", "--depths", "0,half"], "'0,half' are no shares; write such as 0,0.5,1."),

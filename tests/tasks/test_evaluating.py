@@ -70,8 +70,9 @@ def test_goes_on_at_the_next_cell(model, tmp_path, monkeypatch):
     assert made[3:] == [("passkey", 700), ("copying", 600), ("copying", 700)]
     assert found.cells == whole.cells and found.effective_lengths == whole.effective_lengths
     assert len((tmp_path / "cells.jsonl").read_text().splitlines()) == 5
-    with pytest.raises(InputError, match=r"was of other settings \(n\)"):
-        evaluate(model, ["passkey"], **{**options, "n": 3}, resume=True)
+    for other in ({"n": 3}, {"name": "the model under a method"}):
+        with pytest.raises(InputError, match=f"was of other settings .{next(iter(other)).replace('name', 'model')}.;"):
+            evaluate(model, ["passkey"], **{**options, **other}, resume=True)
 
 
 def test_a_file_of_prompts(model, tmp_path):

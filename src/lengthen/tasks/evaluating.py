@@ -72,7 +72,8 @@ def evaluate(
     generated = [task for task in found if not isinstance(task, str)]
     codec = Codec(tokenizer if tokenizer is not None else "bytes")
     _require(model, codec, found, lengths, depths, n, max_new_tokens)
-    settings = {"weights": weights_fingerprint(model), "tokenizer": codec.identity, "n": n, "seed": seed}
+    # A model under a method has its own name, and the weights that it had without.
+    settings = {"model": name, "weights": weights_fingerprint(model), "tokenizer": codec.identity, "n": n, "seed": seed}
     settings |= {"haystack": haystack, "max_new_tokens": max_new_tokens}
     ascending = sorted(dict.fromkeys(lengths))
     for of_harness in (task for task in found if isinstance(task, str)):
@@ -80,7 +81,11 @@ def evaluate(
     for made_here in generated:  # what is too short is told before the first cell takes its time
         for length in {ascending[0], min(filter(None, ascending), default=0)}:
             for index in range(n if made_here.count is None else 0):
-                made_here.group(Wanted(length, codec, seed=seed, index=index, depths=depths[:1], haystack=haystack))
+                wanted_first = Wanted(length, codec, seed=seed, index=index, depths=depths[:1], haystack=haystack)
+                try:
+                    made_here.group(wanted_first)
+                except InputError as error:
+                    raise InputError(f"{made_here.name}: {error}") from None
     kept = CellFile(cells, settings, resume=resume)
     kept = CellFile(cells, settings, resume=resume)
     grid = [(task, length) for task in found for length in (ascending if _by_length(task) else [0])]
