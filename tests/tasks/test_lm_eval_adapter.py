@@ -11,6 +11,7 @@ from lengthen.models import wrap
 from lengthen.streaming import evaluating
 from lengthen.tasks import evaluate
 from lengthen.tasks import evaluating as evaluating_module
+from lengthen.tasks.harness import tokenizer_on_disk
 from tests.conftest import tiny_mamba2
 from tests.models.family_properties import builder
 from tests.tasks.tokenizers_in_tests import trained
@@ -114,6 +115,20 @@ def test_a_prompt_of_eight_thousand_tokens_is_not_truncated(codecs):
     assert abs(found[0][0] - found[1][0]) > 1e-3  # and the tolerance above is a tenth of this
 
 
+def test_prompts_are_measured_with_the_model_s_tokenizer(codecs, tmp_path):
+    """Also where that is bytes, or an object that lies nowhere."""
+    from lm_eval.tasks.ruler.common_utils import get_tokenizer
+
+    text = "Où est Anna? 12345\n\n  Là."
+    for given, count in (
+        ("bytes", len(text.encode())),
+        (codecs["bpe"]._tokenizer, 1 + len(codecs["bpe"].encode(text))),
+    ):
+        place = tokenizer_on_disk(given, str(tmp_path / str(count)))
+        assert len(get_tokenizer(tokenizer=place)(text).input_ids) == count
+    assert tokenizer_on_disk("owner/name", str(tmp_path)) == "owner/name"
+
+
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
@@ -153,12 +168,6 @@ def _without_punkt(*_, **__):
     raise LookupError("\n***\n  Resource punkt_tab not found.\n  Please use the NLTK Downloader ...")
 
 
-def _without_tokenizer(*_, **__):
-    from lm_eval.tasks.ruler.common_utils import get_tokenizer
-
-    get_tokenizer()
-
-
 def _broken(*_, **__):
     raise ValueError("The data\nset is gone.")
 
@@ -167,7 +176,6 @@ def _broken(*_, **__):
     "runs, sentence",
     [
         (_without_punkt, r"with NLTK's punkt_tab, which is not here; run `python -m nltk.downloader punkt_tab` once"),
-        (_without_tokenizer, r"a tokenizer of transformers, not with bytes; name one with --tokenizer\.$"),
         (_broken, r"task niah_single_2 cannot be run \(ValueError: The data set is gone\)\.$"),
     ],
 )

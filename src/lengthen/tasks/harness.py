@@ -7,11 +7,15 @@ import difflib
 import functools
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer, models
+from tokenizers.pre_tokenizers import ByteLevel
 from torch import nn
+from transformers import PreTrainedTokenizerFast
 
 from lengthen.errors import InputError
 from lengthen.results import Cell
@@ -30,7 +34,7 @@ def harness_cell(
     """The first n samples of lm-eval's task (name: lm-eval:TASK), by its own prompts and scoring.
 
     length: tokens that a task which makes its prompts by length (RULER's) makes them up to, its answer counted; the cell
-    of any other task has length 0. tokenizer: a directory or hub name, which RULER's tasks measure with. Raises InputError
+    of any other task has length 0. tokenizer: of the codec, with which RULER's tasks measure their prompts. Raises InputError
     where lm-eval is not installed, has no such task, the task lacks something that it needs, or has no accuracy.
     """
     folder = task_folder(name)
@@ -40,11 +44,9 @@ def harness_cell(
     from lengthen.tasks.lm_eval_adapter import StateCarryingLM
 
     task = name.removeprefix(PREFIX)
-    metadata: dict[str, Any] = {"max_seq_lengths": [length]}
-    if isinstance(tokenizer, str | Path) and str(tokenizer) != "bytes":
-        metadata["tokenizer"] = str(tokenizer)
     adapter = StateCarryingLM(model, codec)
-    with _silence():
+    with _silence(), tempfile.TemporaryDirectory() as place:
+        metadata = {"max_seq_lengths": [length], "tokenizer": tokenizer_on_disk(tokenizer, place)}
         manager = TaskManager(include_path=folder, include_defaults=False, metadata=metadata)
         try:
             with _without_downloads():
@@ -96,6 +98,18 @@ def task_folder(name: str) -> Path:
     return found
 
 
+def tokenizer_on_disk(tokenizer: Any, folder: str) -> str:
+    """The directory or hub name of a tokenizer (bytes where None): `folder`, and written there, where it has none."""
+    if isinstance(tokenizer, str | Path) and str(tokenizer) != "bytes":
+        return str(tokenizer)
+    if tokenizer is None or str(tokenizer) == "bytes":
+        of_bytes = Tokenizer(models.BPE({letter: i for i, letter in enumerate(sorted(ByteLevel.alphabet()))}, []))
+        of_bytes.pre_tokenizer = ByteLevel(add_prefix_space=False)
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=of_bytes)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 @functools.cache
 def _folders() -> dict[str, Path | None]:
     """Where each of lm-eval's tasks is defined, None for a group of them; thousands of files are read for it."""
@@ -143,10 +157,5 @@ def _reason(task: str, error: Exception) -> str:
         return (
             f"lm-eval's task {task} parts sentences with NLTK's punkt_tab, which is not here; run `python -m "
             "nltk.downloader punkt_tab` once, where there is a network."
-        )
-    if "No tokenizer or pretrained provided" in told:
-        return (
-            f"lm-eval's task {task} measures its prompts with a tokenizer of transformers, not with bytes; name one with "
-            "--tokenizer."
         )
     return f"lm-eval's task {task} cannot be run ({type(error).__name__}: {told[:200].rstrip('.')})."
