@@ -13,7 +13,9 @@ from lengthen.training_free.decay_matching import DecayMatching
 from lengthen.training_free.fitting import Method
 from lengthen.training_free.resets import HardReset, SoftReset
 from lengthen.training_free.retention import ReducedRetention
+from lengthen.training_free.sliding_windows import SegmentRing, SlidingWindow
 from lengthen.training_free.spectrum import SpectrumWinsorising
+from lengthen.training_free.state_normalisation import SegmentNormalisation, StateNormalisation
 from lengthen.training_free.step_scaling import ConstantDelta
 from lengthen.training_free.step_thresholds import LongMamba
 from lengthen.training_free.token_selection import DeciMamba
@@ -29,6 +31,10 @@ METHODS: dict[str, type[Method]] = {
         LongMamba,
         DeciMamba,
         ReducedRetention,
+        StateNormalisation,
+        SegmentNormalisation,
+        SlidingWindow,
+        SegmentRing,
         HardReset,
         SoftReset,
     )
