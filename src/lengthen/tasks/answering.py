@@ -84,11 +84,12 @@ def known_answers(
     wanted = torch.from_numpy(answers).to(last.device)
     inputs = torch.cat([last, wanted[:, :-1]], dim=1)
     step = max(1, LOGITS_TOGETHER // len(answers))
-    right, chances = [], []
+    # Whole from the beginning: pieces kept one by one would keep the heap from shrinking between calls.
+    right, chances = torch.empty_like(wanted, dtype=torch.bool), torch.empty_like(wanted, dtype=torch.float64)
     with evaluating(model):
         for low in range(0, inputs.shape[1], step):
             base, state = run_base(model, {"input_ids": inputs[:, low : low + step]}, state)
             logits, there = head_logits(library_model(model), base[0]), wanted[:, low : low + step]
-            right.append(logits.argmax(-1) == there)
-            chances.append(logits.double().log_softmax(-1).gather(-1, there[..., None])[..., 0])
-    return torch.cat(right, dim=1).cpu().numpy(), torch.cat(chances, dim=1).cpu().numpy()
+            right[:, low : low + step] = logits.argmax(-1) == there
+            chances[:, low : low + step] = logits.double().log_softmax(-1).gather(-1, there[..., None])[..., 0]
+    return right.cpu().numpy(), chances.cpu().numpy()
