@@ -17,16 +17,19 @@ from lengthen.errors import InputError
 from lengthen.models.binding import layout, state_of, wrapped_layers
 from lengthen.models.call import Call, Marks, keep_call_in_checkpoints, running
 from lengthen.models.padding import Compaction
+from lengthen.models.staggered import Staggered
 from lengthen.state import RecurrentState
 
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """One forward of a model, from its initial state to its final one."""
+    """One forward of a model, from its initial state to its final one. rows: those that the model runs."""
 
     target: Any
     call: Call
     compaction: Compaction
+    rows: int
+    lanes: Staggered | None
 
     @staticmethod
     def begin(
@@ -57,8 +60,21 @@ class ForwardPass:
             if initial_state.device != inputs.device:
                 initial_state = initial_state.to(inputs.device)
         compaction = Compaction.of(attention_mask, reset)
+        lanes, initial_state = Staggered.begin(target, inputs, initial_state, reset)
+        lengths = compaction.lengths
+        if lanes is not None:
+            rows, lengths = rows * lanes.hook.lanes, None if lengths is None else lanes.spread(lengths)
         keep_call_in_checkpoints(target)
-        return ForwardPass(target, Call(initial_state, Marks(compaction.reset, compaction.lengths)), compaction)
+        return ForwardPass(target, Call(initial_state, Marks(compaction.reset, lengths)), compaction, rows, lanes)
+
+    def pack(self, x: Tensor) -> Tensor:
+        """[B, T, ...] as the model runs it: real positions first, a row for each lane."""
+        x = self.compaction.pack(x)
+        return x if self.lanes is None else self.lanes.spread(x)
+
+    def unpack(self, x: Any) -> Any:
+        """What the model gave for such (or a tuple of it), [B, T, ...] in the order of the input."""
+        return self.compaction.unpack(x if self.lanes is None else self.lanes.chosen(x))
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -75,6 +91,9 @@ class ForwardPass:
                 f"The recurrent layer {missing[0]} was not run in this forward of {type(self.target).__name__}, so that "
                 "its state is lost; run every recurrent layer in each forward, or take the layer out."
             )
-        final = state_of(self.target, self.call.final)
+        collected = self.call.final
+        if self.lanes is not None:
+            collected = {layer: self.lanes.one_row(state) for layer, state in collected.items()}
+        final = state_of(self.target, collected)
         trailing = self.compaction.trailing_reset
         return final if trailing is None else final.zero_rows(trailing)

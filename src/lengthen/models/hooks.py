@@ -67,6 +67,8 @@ class Hook:
 
     name: of the method, for messages. uses: of QUANTITIES, what it needs every recurrent layer to have.
     period: `between` is called wherever a row has read a multiple of so many tokens; None for never.
+    lanes: rows that run for each sequence, with states of their own and periods that begin a share of one apart; what the
+    one whose period began first gives is read. More than one needs a period.
     whole_prompt: whether what it does to a token depends on those after it, so that a prompt must be one call and
     losses of a text mean nothing; stream() refuses it.
     """
@@ -74,6 +76,7 @@ class Hook:
     name: str = "identity"
     uses: frozenset[str] = frozenset()
     period: int | None = None
+    lanes: int = 1
     whole_prompt: bool = False
 
     def gates(self, view: LayerView, log_decay: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,14 +113,24 @@ class Hook:
 
 
 def memory_of(hook: Hook, layer: str, zero: LayerState, specs: Mapping[str, TensorSpec]) -> LayerState:
-    """What a hook keeps in the state of the layer with this zero state: the hook's memory, and positions for a period."""
+    """What a hook keeps in the state of the layer with this zero state.
+
+    The hook's memory, positions for a period, and whatever one row keeps for each lane but the first.
+    """
     memory: LayerState = {}
     if is_recurrent(zero, specs):
         memory = {MEMORY + name: tensor for name, tensor in hook.memory(layer, zero).items()}
+    lanes = range(1, hook.lanes)
+    memory |= {lane_name(lane, name): tensor for lane in lanes for name, tensor in (zero | memory).items()}
     if hook.period is not None:
         some = next(iter(zero.values()))
         memory[POSITIONS] = torch.zeros(some.shape[0], dtype=torch.long, device=some.device)
     return memory
+
+
+def lane_name(lane: int, name: str) -> str:
+    """What a tensor of a state is called that is another lane's than the first."""
+    return f"{MEMORY}lane{lane}.{name}"
 
 
 def is_recurrent(state: LayerState, specs: Mapping[str, TensorSpec]) -> bool:

@@ -161,7 +161,7 @@ def run_base(
     arguments = {n: v for n, v in arguments.items() if v is not None}
     for name in ("input_ids", "inputs_embeds", "position_ids"):
         if name in arguments:
-            arguments[name] = step.compaction.pack(arguments[name])
+            arguments[name] = step.pack(arguments[name])
     cache = None
     if has_attention(target):
         before = _attention_before(target, initial_state, rows, inputs.device) if carry else None
@@ -179,7 +179,7 @@ def run_base(
         final = SequenceState(final, cache.after(positions, step.call.marks, step.compaction.trailing_reset))
     for name in ("last_hidden_state", "hidden_states"):
         if output.get(name) is not None:
-            output[name] = step.compaction.unpack(output[name])
+            output[name] = step.unpack(output[name])
     return type(output)(**{n: v for n, v in output.items() if n not in _CACHE_NAMES}), final
 
 

@@ -104,13 +104,13 @@ def run_module(
     step = ForwardPass.begin(module, inputs, initial_state, reset, attention_mask)
     shape = inputs.shape[:2]
 
-    def rearranged(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-        return tree_map_only(Tensor, lambda t: function(t) if t.shape[:2] == shape else t, value)
+    def rearranged(value: Any, function: Callable[[Tensor], Tensor], rows: int) -> Any:
+        return tree_map_only(Tensor, lambda t: function(t) if t.shape[:2] == (rows, shape[1]) else t, value)
 
-    _, *args = rearranged(arguments.args, step.compaction.pack)
+    _, *args = rearranged(arguments.args, step.pack, shape[0])
     with step.running():
-        returned = type(module).forward(module, *args, **rearranged(arguments.kwargs, step.compaction.pack))
-    returned = rearranged(returned, step.compaction.unpack)
+        returned = type(module).forward(module, *args, **rearranged(arguments.kwargs, step.pack, shape[0]))
+    returned = rearranged(returned, step.unpack, step.rows)
     final_state = step.final_state()
     if final_state.rows != shape[0]:
         raise InputError(

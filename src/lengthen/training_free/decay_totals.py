@@ -40,7 +40,12 @@ class _Totals(Hook):
 
     def __init__(self, inner: Hook, found: dict[str, Tensor]) -> None:
         self.inner, self.found = inner, found
-        self.name, self.period, self.whole_prompt = inner.name, inner.period, inner.whole_prompt
+        self.name, self.period, self.lanes, self.whole_prompt = (
+            inner.name,
+            inner.period,
+            inner.lanes,
+            inner.whole_prompt,
+        )
 
     def gates(self, view: LayerView, log_decay: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
         log_decay, gain = self.inner.gates(view, log_decay, gain)

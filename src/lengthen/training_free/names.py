@@ -15,6 +15,7 @@ from lengthen.training_free.resets import HardReset, SoftReset
 from lengthen.training_free.retention import ReducedRetention
 from lengthen.training_free.sliding_windows import SegmentRing, SlidingWindow
 from lengthen.training_free.spectrum import SpectrumWinsorising
+from lengthen.training_free.staggered_lanes import OverlappedReset, StaggeredLanes
 from lengthen.training_free.state_normalisation import SegmentNormalisation, StateNormalisation
 from lengthen.training_free.step_scaling import ConstantDelta
 from lengthen.training_free.step_thresholds import LongMamba
@@ -37,6 +38,8 @@ METHODS: dict[str, type[Method]] = {
         SegmentRing,
         HardReset,
         SoftReset,
+        StaggeredLanes,
+        OverlappedReset,
     )
 }
 """Every method by its name on the command line."""

@@ -135,7 +135,7 @@ class _Difference(Hook):
     def memory(self, layer: str, zero: LayerState) -> LayerState:
         state = kernel_state(zero)
         rows, heads, keys, values = state.shape
-        of_token = {"key": (heads, keys), "value": (heads, values)}
+        of_token: dict[str, tuple[int, ...]] = {"key": (heads, keys), "value": (heads, values)}
         of_token["log_decay"] = (heads,) if layer in self.by_head else (heads, keys)
         return {name: state.new_zeros(rows, self.window, *shape) for name, shape in of_token.items()} | {
             "before": state
