@@ -179,9 +179,10 @@ def test_a_run_resumes_where_it_stopped(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(resumed.parameters(), whole.parameters()))
 
 
-def test_checkpointing_that_a_module_does_not_have_is_refused():
-    with pytest.raises(InputError, match="no gradient checkpointing"):
-        post_train(Regressor(), CORPUS, config={"gradient_checkpointing": True}, **FAST)
+@pytest.mark.parametrize("name", ["gradient_checkpointing", "activation_checkpointing"])
+def test_checkpointing_that_a_module_does_not_have_is_refused(name):
+    with pytest.raises(InputError, match=f"no gradient checkpointing to switch on; leave {name} out"):
+        post_train(Regressor(), CORPUS, config={name: True}, **FAST)
 
 
 def test_in_bf16_a_run_is_nearly_the_same():

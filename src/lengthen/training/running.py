@@ -112,10 +112,11 @@ def run_training(
     join(optimisation.config.get("ddp_timeout", TIMEOUT))
     if out is not None and not resume and first_decides(lambda: bool(checkpoints_in(Path(out)))):
         raise InputError(f"{out} holds the checkpoints of a run; resume it, or choose another folder.")
-    if optimisation.config.get("gradient_checkpointing") and not hasattr(model, "gradient_checkpointing_enable"):
+    asked = [name for name in ("activation_checkpointing", "gradient_checkpointing") if optimisation.config.get(name)]
+    if asked and not hasattr(model, "gradient_checkpointing_enable"):
         raise InputError(
-            f"{type(library_model(model)).__name__} has no gradient checkpointing to switch on; leave gradient_checkpointing "
-            "out of `training`."
+            f"{type(library_model(model)).__name__} has no gradient checkpointing to switch on; leave {asked[0]} out of "
+            "`training`."
         )
     size = vocabulary_size(model)
     if size is not None:
