@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from lengthen.errors import InputError
 from lengthen.models.binding import is_language_model, library_model, sequence_start, weights_fingerprint
 from lengthen.models.head import token_losses
-from lengthen.models.hooked_layers import whole_prompt_hook
+from lengthen.models.hooked_layers import require_no_chunks, whole_prompt_hook
 from lengthen.models.language_models import run_base
 from lengthen.models.plain_modules import prediction_loss_name, prediction_losses
 from lengthen.models.wrapping import require_wrapped
@@ -171,8 +171,9 @@ def reset_losses(
 
 
 def require_streamable(model: nn.Module) -> None:
-    """Raises InputError where the model is not wrapped, or runs under a hook that must see a whole prompt."""
+    """Raises InputError where the model is not wrapped, or runs under a hook that needs a whole prompt or a question."""
     require_wrapped(model)
+    require_no_chunks(model)
     hook = whole_prompt_hook(model)
     if hook is not None:
         raise InputError(
@@ -205,9 +206,12 @@ def generate(
 ) -> tuple[Tensor, RecurrentState]:
     """Greedy continuation of prompt [n, S] by `count` tokens, the prompt streamed: ([n, count], final state).
 
-    Under a hook that must see a whole prompt, the prompt is one call.
+    Under a hook that must see a whole prompt, the prompt is one call; one that needs a question apart from the text is
+    refused where there is no initial state, to which tasks have come by it.
     """
     require_wrapped(model)
+    if initial_state is None:
+        require_no_chunks(model)
     segment = segment if whole_prompt_hook(model) is None else max(prompt.shape[1], 1)
     state: RecurrentState = initial_state or sequence_start(model, prompt.shape[0])
     made = []

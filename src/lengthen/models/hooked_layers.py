@@ -70,8 +70,26 @@ def hookable_layers(model: nn.Module) -> list[tuple[LayerBinding, Any]]:
 
 def whole_prompt_hook(model: nn.Module) -> Hook | None:
     """The hook that the model runs under, if it must see a whole prompt at once."""
-    hooks = (binding.hook for binding, _ in wrapped_layers(library_model(model)))
-    return next((hook for hook in hooks if hook is not None and hook.whole_prompt), None)
+    return next((hook for hook in _hooks(model) if hook.whole_prompt), None)
+
+
+def chunking_hook(model: nn.Module) -> Hook | None:
+    """The hook that the model runs under, if it answers from one of several chunks of a prompt."""
+    return next((hook for hook in _hooks(model) if hook.chunk is not None), None)
+
+
+def require_no_chunks(model: nn.Module) -> None:
+    """Raises InputError where the model runs under a hook that needs a question apart from the text, and there is none."""
+    hook = chunking_hook(model)
+    if hook is not None:
+        raise InputError(
+            f"{hook.name} needs a question apart from the text that it is about, which there is none of here; judge it by "
+            "tasks that have one, such as passkey."
+        )
+
+
+def _hooks(model: nn.Module) -> Iterator[Hook]:
+    return (b.hook for b, _ in wrapped_layers(library_model(model)) if b.hook is not None)
 
 
 def require_quantities(name: str, uses: frozenset[str], binding: LayerBinding, layer: nn.Module) -> None:

@@ -71,6 +71,8 @@ class Hook:
     one whose period began first gives is read. More than one needs a period.
     whole_prompt: whether what it does to a token depends on those after it, so that a prompt must be one call and
     losses of a text mean nothing; stream() refuses it.
+    chunk: tokens of each row that a prompt becomes, a part of its text with the introduction before it and the question
+    after it, of which one is answered from; None for prompts as they are. Only tasks know of a question.
     """
 
     name: str = "identity"
@@ -78,6 +80,7 @@ class Hook:
     period: int | None = None
     lanes: int = 1
     whole_prompt: bool = False
+    chunk: int | None = None
 
     def gates(self, view: LayerView, log_decay: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
         """The decay and the gain that take the place of these, of the same shapes.

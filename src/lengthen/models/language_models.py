@@ -19,6 +19,7 @@ from lengthen.models.families import KINDS
 from lengthen.models.forward_pass import ForwardPass
 from lengthen.models.generation import StateCache
 from lengthen.models.head import head_logits, head_loss, masked, router_loss, shifted
+from lengthen.models.hooked_layers import require_no_chunks
 from lengthen.models.outputs import output_class, with_final_state
 from lengthen.state import RecurrentState
 
@@ -91,6 +92,8 @@ def _run_from_cache(model: Any, arguments: dict[str, Any]) -> Any:
     for name in ("use_cache", "position_ids"):
         arguments.pop(name, None)
     wants_dict = arguments.pop("return_dict", None)
+    if before is None:
+        require_no_chunks(model)
     state = sequence_start(model, rows, inputs.device) if before is None else before.state
     output = _run(model, arguments | {"return_dict": True}, state, None)
     output["cache"] = StateCache(output.final_state, positions + (0 if before is None else before.positions))

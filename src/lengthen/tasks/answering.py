@@ -14,10 +14,11 @@ from lengthen.models.head import head_logits
 from lengthen.models.language_models import run_base
 from lengthen.state import RecurrentState
 from lengthen.streaming import evaluating, generate
+from lengthen.tasks.chunks import states_to_answer_from
 from lengthen.tasks.codec import Codec, Ids
 from lengthen.tasks.prompts import Prompt
 from lengthen.tasks.scoring import Scoring, strict, substring
-from lengthen.tasks.shared_prefixes import Cost, final_states
+from lengthen.tasks.shared_prefixes import Cost
 
 LOGITS_TOGETHER = 256
 """Positions whose logits are computed at once."""
@@ -41,7 +42,7 @@ def scores(
     greedily (the answer's tokens and 16 more unless said).
     """
     found, shares = [0.0] * len(prompts), [0.0] * len(prompts)
-    for members, state in final_states(model, [p.ids[:-1] for p in prompts], cost):
+    for members, state in states_to_answer_from(model, prompts, cost):
         for rows in alike([len(prompts[m].answer) for m in members]):
             asked = [prompts[members[r]] for r in rows]
             last = torch.from_numpy(np.stack([p.ids[-1:] for p in asked])).to(state.device)

@@ -39,7 +39,9 @@ class FileTask:
         answer = codec.encode(f" {row['target']}")
         candidates = tuple(sorted({r["target"] for r in self._rows}))
         ids = np.concatenate([codec.before, *parts])
-        return {None: [Prompt(ids, answer, (row["target"],), candidates, row["question"])]}
+        return {
+            None: [Prompt(ids, answer, (row["target"],), candidates, row["question"], len(codec.before), len(parts[1]))]
+        }
 
     @cached_property
     def _rows(self) -> list[dict[str, str]]:

@@ -24,13 +24,16 @@ Drawn = TypeVar("Drawn")
 @dataclass(frozen=True)
 class Prompt:
     """What a model is asked. ids: int64 [length]; answer: int64, the ids of the right continuation; targets: what an
-    answer in text must hold; candidates: what it might have held instead; question: the text of the question."""
+    answer in text must hold; candidates: what it might have held instead; question: the text of the question.
+    introduced, asked: how many ids stand before the text that is asked about, and how many, the question's, after it."""
 
     ids: Ids
     answer: Ids
     targets: tuple[str, ...]
     candidates: tuple[str, ...] = ()
     question: str = ""
+    introduced: int = 0
+    asked: int = 0
 
 
 Group = dict[float | None, list[Prompt]]
@@ -123,7 +126,8 @@ def hide(
         puzzle.questions, rooms if length else rooms * len(questions), questions
     ):
         ids = np.concatenate([body, filler[shared:room], asked])
-        prompts.append(Prompt(ids, answer, question.targets, question.candidates, question.text))
+        before = len(codec.before) + len(introduction)
+        prompts.append(Prompt(ids, answer, question.targets, question.candidates, question.text, before, len(asked)))
     return prompts
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lengthen.models import sequence_start, zero_state
-from lengthen.models.hooked_layers import whole_prompt_hook
+from lengthen.models.hooked_layers import require_no_chunks, whole_prompt_hook
 from lengthen.models.language_models import run_base
 from lengthen.state import RecurrentState
 from lengthen.streaming import evaluating, segment_for
@@ -40,13 +40,21 @@ class _Branch:
 
 
 def final_states(
-    model: nn.Module, rows: Sequence[Ids], cost: Cost | None = None, *, segment: int | None = None
+    model: nn.Module,
+    rows: Sequence[Ids],
+    cost: Cost | None = None,
+    *,
+    segment: int | None = None,
+    chunks: bool = False,
 ) -> Iterator[tuple[list[int], RecurrentState]]:
     """The state after each row of tokens (a wrapped language model's): (which rows, their states in that order), as found.
 
     Branches of the same extent run side by side, in segments; memory is that of the states where rows part. Under a hook
-    that must see a whole prompt, each row is one call. Yields every row once.
+    that must see a whole prompt, each row is one call. Yields every row once. chunks: whether rows are already such as a
+    hook that answers from one of several wants; without, it is refused.
     """
+    if not chunks:
+        require_no_chunks(model)
     cost = cost if cost is not None else Cost()
     cost.tokens += sum(map(len, rows))
     with evaluating(model):

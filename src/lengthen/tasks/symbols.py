@@ -38,7 +38,8 @@ class _Frame:
 
     def prompt(self, body: Ids, asked: list[int], answer: Ids) -> Prompt:
         ids = np.concatenate([self.codec.before, body, np.array(asked, np.int64)])
-        return Prompt(ids, answer, (self.codec.decode(answer),))
+        before = len(self.codec.before)
+        return Prompt(ids, answer, (self.codec.decode(answer),), introduced=before, asked=len(asked))
 
 
 def copying(draws: random.Random, wanted: Wanted) -> list[Prompt]:

@@ -40,12 +40,8 @@ class _Totals(Hook):
 
     def __init__(self, inner: Hook, found: dict[str, Tensor]) -> None:
         self.inner, self.found = inner, found
-        self.name, self.period, self.lanes, self.whole_prompt = (
-            inner.name,
-            inner.period,
-            inner.lanes,
-            inner.whole_prompt,
-        )
+        self.name, self.period, self.lanes = inner.name, inner.period, inner.lanes
+        self.whole_prompt, self.chunk = inner.whole_prompt, inner.chunk
 
     def gates(self, view: LayerView, log_decay: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
         log_decay, gain = self.inner.gates(view, log_decay, gain)

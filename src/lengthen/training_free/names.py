@@ -9,6 +9,7 @@ from typing import Any
 
 from lengthen.errors import InputError
 from lengthen.training_free.calibrated_scaling import MambaExtend, MambaModulation
+from lengthen.training_free.chunked_answers import OPRM
 from lengthen.training_free.decay_matching import DecayMatching
 from lengthen.training_free.fitting import Method
 from lengthen.training_free.resets import HardReset, SoftReset
@@ -40,6 +41,7 @@ METHODS: dict[str, type[Method]] = {
         SoftReset,
         StaggeredLanes,
         OverlappedReset,
+        OPRM,
     )
 }
 """Every method by its name on the command line."""
