@@ -92,11 +92,16 @@ def _mixtures() -> StudyPlan:
 
 
 def _default() -> StudyPlan:
-    arms = {"control": "zero", "state passing": PASSING, "noise and passed": MIXTURES["¼ zero, ¼ noise, ½ passed"]}
+    arms = {
+        "control": "zero",
+        "state passing": PASSING,
+        "noise and passed": MIXTURES["¼ zero, ¼ noise, ½ passed"],
+        "passed, by chance from zero": "state-passing:zero_fraction=0,p_zero=0.02",
+    }
     settings = {
         (family, label): Setting(base, text) for family, base in FAMILIES.items() for label, text in arms.items()
     }
-    question = "Is a mixture with a quarter of fitted noise a better default than state passing?"
+    question = "Is a mixture with noise, or a start from zero by chance, a better default than state passing?"
     return StudyPlan("default", question, ("family", "initial states"), settings)
 
 
