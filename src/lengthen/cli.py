@@ -542,8 +542,8 @@ def rivals(
             the best is chosen (every method there is unless said).
         n: Sequences to report on, at least 16 for intervals.
         train_data: Other text to calibrate and train on; then a quarter of --data to choose by, the rest to report on.
-        post_trained: The run folder of post-train by state passing (OUT/state-passing unless said, trained where missing).
-        control: The run folder of the same from the zero state (OUT/control unless said, trained where missing).
+        post_trained: The run folder of post-train by state passing (trained in OUT/state-passing unless said).
+        control: The run folder of the same from the zero state (trained in OUT/control unless said).
         steps: Optimiser steps of either.
         rows: Windows a step.
         learning_rate: The peak; a tenth of pre-training's is the usual choice.

@@ -249,6 +249,7 @@ def test_the_control_arm_is_as_long_and_from_zero(model, course, folder, tmp_pat
     for control, passed, why in (
         ("passed", "zero", "starts from zero"),
         ("zero", "longer", "steps 1 and .* 2; train both alike"),
+        ("zero", "mistyped", "mistyped holds no finished run"),
     ):
         with pytest.raises(InputError, match=why):
             rivals(

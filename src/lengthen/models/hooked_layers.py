@@ -44,16 +44,26 @@ def hooked(model: nn.Module, hook: Hook) -> Iterator[None]:
                 f"{hook.name} cannot run on {binding.name}, whose inputs are [positions, rows, ...]; build the layer with "
                 "batch_first=True."
             )
+    with hooks_replaced(model, lambda _: hook):
+        yield
+
+
+@contextmanager
+def hooks_replaced(model: nn.Module, replacement: Callable[[Hook | None], Hook]) -> Iterator[None]:
+    """Runs every wrapped layer under what `replacement` makes of its hook, for as long as this lasts."""
     layers: list[tuple[LayerBinding, Any]] = list(wrapped_layers(library_model(model)))
+    placed: list[tuple[Hook | None, Hook, Any]] = []
     try:
         for binding, layer in layers:
+            hook = replacement(binding.hook)
             layer._lengthen = replace(binding, hook=hook)
+            placed.append((binding.hook, hook, layer))
         yield
     finally:
-        for _, layer in layers:
+        for before, hook, layer in placed:
             binding = layer.__dict__.get("_lengthen")
             if binding is not None and binding.hook is hook:
-                layer._lengthen = replace(binding, hook=None)
+                layer._lengthen = replace(binding, hook=before)
 
 
 def hookable_layers(model: nn.Module) -> list[tuple[LayerBinding, Any]]:

@@ -87,7 +87,6 @@ def evaluate(
                 except InputError as error:
                     raise InputError(f"{made_here.name}: {error}") from None
     kept = CellFile(cells, settings, resume=resume)
-    kept = CellFile(cells, settings, resume=resume)
     grid = [(task, length) for task in found for length in (ascending if _by_length(task) else [0])]
     result: dict[tuple[str, int, float | None], Cell] = {}
     for done, (task, length) in enumerate(grid):

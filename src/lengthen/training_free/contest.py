@@ -22,7 +22,7 @@ from lengthen.diagnosis.measure import Measure
 from lengthen.diagnosis.verdict import ENOUGH
 from lengthen.errors import InputError, RunError
 from lengthen.models import family_name, weights_fingerprint
-from lengthen.results import Estimate, Rival, Rivals, versions
+from lengthen.results import Difference, Estimate, Rival, Rivals, versions
 from lengthen.streaming import Progress, loss_name
 from lengthen.training_free.fitting import Calibration, FittedMethod, Method
 from lengthen.training_free.judging import cost_of, far_loss, far_of, judged
@@ -218,31 +218,19 @@ def _compared(found: Sequence[Rival], measure: Measure, far: tuple[int, int], tr
     """The rows with their paired differences."""
     by = {(row.model, row.method): row for row in found}
     yardstick = by.get((CONTROL, RESET), by.get((found[0].model, RESET)))
-    compared = []
-    for row in found:
-        own = by[row.model, UNTOUCHED]
-        near = paired_difference(
-            np.array(row.losses_in_context),
-            np.array(own.losses_in_context),
-            measure,
-            name="in context",
-            of=title(row),
-            against=title(own),
-            interval=(0, train_context),
+
+    def difference(row: Rival, of: str, against: Rival, interval: tuple[int, int]) -> Difference:
+        one, other = (np.array(getattr(each, f"losses_{of.replace(' ', '_')}")) for each in (row, against))
+        return paired_difference(one, other, measure, name=of, of=title(row), against=title(against), interval=interval)
+
+    return [
+        replace(
+            row,
+            over_untouched=difference(row, "in context", by[row.model, UNTOUCHED], (0, train_context)),
+            over_reset=None if yardstick is None else difference(row, "far", yardstick, far),
         )
-        reset = None
-        if yardstick is not None:
-            reset = paired_difference(
-                np.array(row.losses_far),
-                np.array(yardstick.losses_far),
-                measure,
-                name="far",
-                of=title(row),
-                against=title(yardstick),
-                interval=far,
-            )
-        compared.append(replace(row, over_untouched=near, over_reset=reset))
-    return compared
+        for row in found
+    ]
 
 
 def title(row: Rival) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lengthen.models.binding import LayerBinding, library_model, wrapped_layers
+from lengthen.models.hooked_layers import hooks_replaced
 from lengthen.models.hooks import Hook, LayerView
 from lengthen.state import LayerState
 
@@ -22,17 +21,10 @@ def decay_totals(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     Layers whose heads share one state give a single number, layers without decays none. Of Mamba-1's channels that of the
     slowest state counts. A hook that the model runs under goes on, and its decays are those counted.
     """
-    layers: list[tuple[LayerBinding, Any]] = list(wrapped_layers(library_model(model)))
-    watching: dict[int, _Totals] = {}
     found: dict[str, Tensor] = {}
-    try:
-        for binding, layer in layers:
-            hook = binding.hook or Hook()
-            layer._lengthen = replace(binding, hook=watching.setdefault(id(hook), _Totals(hook, found)))
+    watching: dict[Hook | None, _Totals] = {}
+    with hooks_replaced(model, lambda hook: watching.setdefault(hook, _Totals(hook or Hook(), found))):
         yield found
-    finally:
-        for binding, layer in layers:
-            layer._lengthen = binding
 
 
 class _Totals(Hook):

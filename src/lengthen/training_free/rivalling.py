@@ -53,8 +53,8 @@ def rivals(
     train_context: T0. max_length: L (64 T0 unless said). methods: names, as NAME:setting=value,setting=value; several of
     one name are candidates, of which the text to choose by decides; all that there are unless said.
     n: sequences to report on, at least 16 for intervals.
-    post_trained, control: run folders of post_train by state passing and from the zero state, as long; where there is none
-    (or half of one) the model is trained there, in `out` unless said, for so many steps, rows and at this rate.
+    post_trained, control: run folders of post_train by state passing and from the zero state, as long. What is not given is
+    trained in `out` for so many steps, rows and at this rate.
     out: a run folder: cells/ (a file a row, a folder a fit), state-passing/, control/, results/rivals.json, figures/,
     report.html; the same call goes on in it. Raises InputError for bad input, RunError where training fails.
     """
@@ -77,6 +77,11 @@ def rivals(
     course = Course(Splits.of(corpora[0], corpora[1]), train_context, length, n, seed, join)
     course.report()  # what is too short is told before any training
     course.splits.calibrate.require_context(train_context)
+    for given in (post_trained, control):
+        if given is not None and not _trained(Path(given)):
+            raise InputError(
+                f"{given} holds no finished run of post-train; give the run folder of one, or leave it out."
+            )
     with tempfile.TemporaryDirectory(prefix="lengthen-") as temporary:
         folder = Path(out if out is not None else temporary)
         cells = folder / "cells"
@@ -84,7 +89,7 @@ def rivals(
         arms = {CONTROL: Path(control or folder / "control"), PASSED: Path(post_trained or folder / "state-passing")}
         records = {}
         for (label, place), intervention in zip(arms.items(), (Zero(), StatePassing(seed=seed))):
-            if not (place / "results" / "training.json").exists() or not (place / "model").exists():
+            if not _trained(place):
                 post_train(
                     copy.deepcopy(model),
                     course.splits.calibrate,
@@ -115,6 +120,11 @@ def rivals(
         found.save(Path(out) / "results" / "rivals.json")
         write_report(out)
     return found
+
+
+def _trained(folder: Path) -> bool:
+    """Whether a run folder of post_train has come to its end."""
+    return (folder / "results" / "training.json").exists() and (folder / "model").exists()
 
 
 def _require_alike(records: dict[str, TrainingRecord], arms: dict[str, Path]) -> None:
