@@ -168,8 +168,8 @@ def test_refusals():
         method_of("mamba-extend").fit(small_model("Mamba2"), Calibration(32, 128, CALIBRATION))
     for setting, sentence in (
         ("search=newton", "The search of mamba-extend is 'newton'; choose one of spsa, gradient."),
-        ("steps=0", "The steps of mamba-extend are 0; give a whole number, at least 1."),
-        ("steps=1.5", "The steps of mamba-extend are 1.5; give a whole number"),
+        ("steps=0", "The setting steps of mamba-extend is 0; give a whole number, at least 1."),
+        ("steps=1.5", "The setting steps of mamba-extend is 1.5; give a whole number"),
         ("rate=0", "The rate of mamba-extend is 0; give a number above 0."),
     ):
         with pytest.raises(InputError, match=sentence):

@@ -88,7 +88,7 @@ def test_one_chunk_is_the_prompt_itself(model):
 def test_refusals(model):
     with pytest.raises(InputError, match="oprm needs the training context"):
         method_of("oprm").fit(model)
-    with pytest.raises(InputError, match="The chunk of oprm is 0; give a number of tokens"):
+    with pytest.raises(InputError, match="The setting chunk of oprm is 0; give a whole number"):
         method_of("oprm:chunk=0")
     assert {"query", "lanes"} <= method_of("oprm").needs
     with method_of("oprm:chunk=260").fit(model).apply(model):

@@ -23,7 +23,7 @@ from tests.training_free.small_models import CALIBRATION, IDS, logits, small_mod
         ("reduced-retention:decay=1.1", "The decay of reduced-retention is 1.1; give a number above 0, at most 1."),
         ("reduced-retention:gain=0", "The gain of reduced-retention is 0; give a number above 0."),
         ("spectrum-winsorising:quantile=0.5", "The quantile of spectrum-winsorising is 0.5; give 0 or more"),
-        ("hard-reset:period=2.5", "The period of hard-reset is 2.5; give a number of tokens, at least 1."),
+        ("hard-reset:period=2.5", "The setting period of hard-reset is 2.5; give a whole number, at least 1."),
         ("soft-reset:keep=0", "The setting keep of soft-reset is 0; give a number above 0, at most 1."),
     ],
 )

@@ -146,9 +146,9 @@ def test_refusals():
         fitted(model, "deci-mamba:base=10,layers=2")
     assert "prompt" in method_of("deci-mamba").needs
     for setting, sentence in (
-        ("first=-1", "The first of deci-mamba is -1; give a whole number, at least 0."),
-        ("layers=1.5", "The layers of deci-mamba is 1.5; give a whole number, at least 1."),
-        ("base=0", "The base of deci-mamba is 0; give a whole number"),
+        ("first=-1", "The setting first of deci-mamba is -1; give a whole number, at least 0."),
+        ("layers=1.5", "The setting layers of deci-mamba is 1.5; give a whole number, at least 1."),
+        ("base=0", "The setting base of deci-mamba is 0; give a whole number"),
         ("ratio=0", "The ratio of deci-mamba is 0; give a number above 0, at most 1."),
     ):
         with pytest.raises(InputError, match=sentence):

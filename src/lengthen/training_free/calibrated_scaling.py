@@ -35,8 +35,7 @@ class _CalibratedScaling(HookMethod):
     def __post_init__(self) -> None:
         if self.search not in RATES:
             raise InputError(f"The search of {self.name} is {self.search!r}; choose one of {', '.join(RATES)}.")
-        if not isinstance(self.steps, int) or self.steps < 1:
-            raise InputError(f"The steps of {self.name} are {self.steps}; give a whole number, at least 1.")
+        self.require_whole("steps")
         if self.rate is not None and not self.rate > 0:
             raise InputError(f"The rate of {self.name} is {self.rate}; give a number above 0.")
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lengthen.errors import InputError
 from lengthen.models.hooks import Hook
 from lengthen.training_free.fitting import Calibration, HookMethod
 
@@ -28,8 +27,7 @@ class OPRM(HookMethod):
     chunk: int | None = None
 
     def __post_init__(self) -> None:
-        if self.chunk is not None and (self.chunk < 1 or self.chunk != int(self.chunk)):
-            raise InputError(f"The chunk of {self.name} is {self.chunk}; give a number of tokens, at least 1.")
+        self.require_whole("chunk")
 
     @property
     def needs(self) -> frozenset[str]:

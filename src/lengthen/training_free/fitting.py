@@ -102,6 +102,12 @@ class Method(ABC):
         """Of NEEDS, what these settings need beyond the model."""
         return frozenset()
 
+    def require_whole(self, setting: str, least: int = 1) -> None:
+        """Raises InputError where a setting is given and is no whole number of at least so much."""
+        value = getattr(self, setting)
+        if value is not None and (value != int(value) or value < least):
+            raise InputError(f"The setting {setting} of {self.name} is {value}; give a whole number, at least {least}.")
+
     @abstractmethod
     def require_model(self, model: nn.Module) -> None:
         """Raises InputError where the model has a recurrent layer for which the method means nothing."""

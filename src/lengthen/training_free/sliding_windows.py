@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lengthen.errors import InputError
 from lengthen.models.families import KINDS
 from lengthen.models.hooked_layers import hookable_layers
 from lengthen.models.hooks import Hook, LayerView
@@ -39,8 +38,8 @@ class SegmentRing(HookMethod):
     period: int | None = None
 
     def __post_init__(self) -> None:
-        _require_whole(self.name, "number of segments", self.segments)
-        _require_whole(self.name, "period", self.period)
+        self.require_whole("segments")
+        self.require_whole("period")
 
     @property
     def needs(self) -> frozenset[str]:
@@ -72,7 +71,7 @@ class SlidingWindow(HookMethod):
     window: int | None = None
 
     def __post_init__(self) -> None:
-        _require_whole(self.name, "window", self.window)
+        self.require_whole("window")
 
     @property
     def needs(self) -> frozenset[str]:
@@ -200,8 +199,3 @@ def kernel_state(zero: LayerState) -> Tensor:
 def _like(t: Tensor, other: Tensor) -> Tensor:
     """t with as many axes as another tensor whose first axes are its own."""
     return t.view(*t.shape, *[1] * (other.dim() - t.dim()))
-
-
-def _require_whole(method: str, setting: str, value: int | None) -> None:
-    if value is not None and (value < 1 or value != int(value)):
-        raise InputError(f"The {setting} of {method} is {value}; give a whole number, at least 1.")

@@ -31,13 +31,8 @@ class StaggeredLanes(HookMethod):
     window: int | None = None
 
     def __post_init__(self) -> None:
-        if self.lanes < 2 or self.lanes != int(self.lanes):
-            raise InputError(f"The number of lanes of {self.name} is {self.lanes}; give a whole number, at least 2.")
-        if self.window is not None and (self.window < self.lanes or self.window != int(self.window)):
-            raise InputError(
-                f"The window of {self.name} is {self.window}; give a number of tokens, at least one for each of "
-                f"{self.lanes} lanes."
-            )
+        self.require_whole("lanes", 2)
+        self.require_whole("window", self.lanes)  # a token at least for each lane
 
     @property
     def needs(self) -> frozenset[str]:

@@ -89,8 +89,7 @@ class SegmentNormalisation(_Normalising):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.period is not None and (self.period < 1 or self.period != int(self.period)):
-            raise InputError(f"The period of {self.name} is {self.period}; give a number of tokens, at least 1.")
+        self.require_whole("period")
 
     @property
     def needs(self) -> frozenset[str]:

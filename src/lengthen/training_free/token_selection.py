@@ -41,9 +41,7 @@ class DeciMamba(HookMethod):
 
     def __post_init__(self) -> None:
         for setting, least in (("first", 0), ("layers", 1), ("base", 1)):
-            value = getattr(self, setting)
-            if value is not None and (not isinstance(value, int) or value < least):
-                raise InputError(f"The {setting} of {self.name} is {value}; give a whole number, at least {least}.")
+            self.require_whole(setting, least)
         if not 0 < self.ratio <= 1:
             raise InputError(f"The ratio of {self.name} is {self.ratio}; give a number above 0, at most 1.")
 
