@@ -25,6 +25,8 @@ from lengthen.reporting.writing import VEGA_LITE  # noqa: E402
 from lengthen.results import write_text  # noqa: E402
 
 FOLDER = ROOT / "docs" / "figures"
+WIDTH = 420
+"""Of what is drawn on: narrow enough for a phone to show letters that can be read."""
 FROM_DEMO = ("loss-by-position", "certificate", "remembrance", "state-drift", "patching")
 
 
@@ -34,6 +36,13 @@ def draw(name: str, spec: dict[str, Any], series: int) -> None:
         config = chart_config(theme, series, legend=True)
         svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE, config=config, allowed_base_urls=[])
         write_text(FOLDER / f"{name}-{theme.name}.svg", svg + "\n")
+
+
+def narrow(spec: dict[str, Any]) -> dict[str, Any]:
+    """A report's figure in the pages' width, its panels one below the other."""
+    if "facet" in spec:
+        return spec | {"columns": 1, "spec": spec["spec"] | {"width": WIDTH}}
+    return spec | {"width": WIDTH}
 
 
 def lines(
@@ -46,14 +55,15 @@ def lines(
     logarithmic: bool = True,
 ) -> None:
     """Draws a line a series; rules: horizontal ones of series of the same names, by "value"."""
-    names = list(dict.fromkeys(row["series"] for row in [*(rules or []), *rows]))
     y = measure("value", title, logarithmic) if logarithmic else alt.Y("value:Q", title=title)
+    told = [*(rules or []), *rows]
+    names = list(dict.fromkeys(row["series"] for row in told))
     base = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y, color=colour(names))
     layers = [base.mark_line(strokeWidth=2), base.mark_point(**POINT).encode(shape=shape(names))]
     if rules:
         across = alt.Chart(alt.Data(values=rules)).encode(y=y, color=colour(names))
         layers.append(across.mark_rule(strokeWidth=2, strokeDash=DASH))
-    spec = alt.layer(*layers).properties(width=420, height=240).to_dict()
+    spec = alt.layer(*layers).properties(width=WIDTH, height=240).to_dict()
     for own in ("config", "$schema"):
         spec.pop(own, None)
     draw(name, spec, len(names))
@@ -71,7 +81,7 @@ def by_position(found: dict[str, list[float]]) -> list[dict[str, Any]]:
 def main(demo_run: str) -> None:
     made = {figure.name: figure for figure in figures(read_run(Path(demo_run)))}
     for name in FROM_DEMO:
-        draw(f"demo-{name}", made[name].spec, made[name].series)
+        draw(f"demo-{name}", narrow(made[name].spec), made[name].series)
 
     ticks = alt.Axis(values=[2**k for k in range(7)], format="d")
     scale = alt.Scale(type="log", base=2, domain=[0.7, 64], nice=False)

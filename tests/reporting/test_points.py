@@ -192,9 +192,7 @@ def test_what_is_not_finite_is_left_out_and_said():
     broken = dataclasses.replace(diagnosis(), buckets=buckets, states=states, far=math.nan)
     lost = dataclasses.replace(training(), losses=[1.0] * 400 + [math.nan] * 100)
     made = {figure.name: figure for figure in figures(findings(broken, lost))}
-    assert (
-        made["loss-by-position"].points == BUCKETS - 4 and "4 points are not finite" in made["loss-by-position"].caption
-    )
+    assert made["loss-by-position"].points == BUCKETS - 4 and "not finite: 4." in made["loss-by-position"].caption
     assert made["state-statistics"].points == CUTS - 1 and made["training-loss"].points == 40
     for figure in made.values():
         json.dumps(figure.spec, allow_nan=False)

@@ -1,5 +1,6 @@
 """A study's table, figures, page and Markdown: every setting once, ranges over seeds, failed runs named."""
 
+import dataclasses
 import math
 
 from lengthen.reporting import study_markdown, table, write_report
@@ -43,7 +44,7 @@ def test_the_figures_have_a_point_a_setting_and_say_what_is_left_out():
     findings.add(STUDY, "rates")
     in_context, far = figures(findings)
     assert [in_context.name, far.name] == ["rates-in-context", "rates-far"]
-    assert (in_context.points, far.points) == (3, 2) and "1 points are not finite" in far.caption
+    assert (in_context.points, far.points) == (3, 2) and "not finite: 1." in far.caption
     assert far.logarithmic and not in_context.logarithmic
     values = far.spec["data"]["values"]
     assert [(v["across"], v["series"]) for v in values] == [tuple(r.setting) for r in ROWS]
@@ -51,11 +52,23 @@ def test_the_figures_have_a_point_a_setting_and_say_what_is_left_out():
     assert [e.label for e in far.entries] == ["control", "state passing"]
 
 
+def test_each_study_of_a_folder_has_the_first_colours_for_its_own_series():
+    findings = Findings()
+    findings.add(STUDY, "rates")
+    other = [row("1", label, 54.0) for label in ("100 steps", "500 steps")]
+    findings.add(dataclasses.replace(STUDY, name="steps", rows=other), "steps")
+    found = {f.name: (f.series, [(e.label, e.index) for e in f.entries]) for f in figures(findings)}
+    assert found["rates-far"] == (2, [("control", 0), ("state passing", 1)])
+    assert found["steps-far"] == (2, [("100 steps", 0), ("500 steps", 1)])
+
+
 def test_the_page_shows_all_studies_of_a_folder(tmp_path):
     STUDY.save(tmp_path / "results" / "rates.json")
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert "<h1>Study: rates</h1>" in page and "1e-3, state passing" in page and 'id="figure-rates-far"' in page
     assert (tmp_path / "figures" / "rates-in-context.png").stat().st_size > 1000
+    dataclasses.replace(STUDY, name="more").save(tmp_path / "results" / "more.json")
+    assert "<h1>2 studies</h1>" in write_report(tmp_path).read_text(encoding="utf-8")
 
 
 def test_markdown_says_which_command_made_it_and_what_failed():

@@ -138,7 +138,7 @@ def shown(field: str, title: str) -> alt.Tooltip:
 def left_out(rows: Sequence[Row], field: str) -> str:
     """What a caption says of values that are not finite."""
     missing = sum(r[field] is None for r in rows)
-    return f" {missing} points are not finite and left out." if missing else ""
+    return f" Left out because they are not finite: {missing}." if missing else ""
 
 
 def entries_of(rows: Sequence[Row], names: list[str]) -> list[Entry]:

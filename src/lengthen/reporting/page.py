@@ -91,7 +91,7 @@ def _title(findings: Findings) -> str:
         return "How far these models generalise"
     if findings.studies or findings.task_studies or findings.rival_studies:
         studies = [*findings.studies, *findings.task_studies, *findings.rival_studies]
-        return " and ".join(f"Study: {name}" for name in studies)
+        return f"Study: {studies[0]}" if len(studies) == 1 else f"{len(studies)} studies"
     if findings.trainings:
         return " and ".join(f"Training: {r.intervention}" for r in findings.trainings.values())
     return "Is the state carried?" if findings.checks else "Results"

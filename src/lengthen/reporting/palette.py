@@ -1,4 +1,4 @@
-"""Colours, marks and the charts' look: the same series looks the same in every figure, in light and in dark.
+"""Colours, marks and the charts' look: the same series looks the same in every figure of a run, in light and in dark.
 
 The colours of a palette keep an OKLab distance of 0.09 from one another under simulated protanopia, deuteranopia and
 tritanopia, and a contrast of 3 to 1 with their ground; the shape of the points tells series apart as well. The steps of a ramp differ in lightness,
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
+FILE_FONT = "Arial, 'Liberation Sans', Helvetica, sans-serif"
+"""Of figures' files, whose words are given room before it is known who opens them: fonts of the same widths."""
 DASH = [5, 4]
 SHAPES = [
     "M0,-.5A.5,.5,0,1,1,0,.5A.5,.5,0,1,1,0,-.5Z",
@@ -78,7 +80,7 @@ def chart_config(theme: Theme, series: int, *, legend: bool) -> dict[str, Any]:
     """
     return {
         "background": None if not legend else theme.ground,
-        "font": FONT,
+        "font": FILE_FONT if legend else FONT,
         "view": {"stroke": None},
         "range": {
             "category": [theme.colour(i) for i in range(series)],
@@ -98,12 +100,13 @@ def chart_config(theme: Theme, series: int, *, legend: bool) -> dict[str, Any]:
             "labelPadding": 5,
             "tickSize": 4,
         },
-        "axisX": {"grid": False, "labelOverlap": "greedy", "labelSeparation": 8},
+        "axisX": {"grid": False, "labelFlush": False, "labelOverlap": "greedy", "labelSeparation": 8},
         "axisY": {"tickCount": 6, "labelOverlap": True},
         "header": {"labelColor": theme.ink, "labelFontSize": 12, "labelFontWeight": 600, "labelAnchor": "start"},
         "legend": {
             "disable": not legend,
             "orient": "bottom",
+            "layout": {"bottom": {"anchor": "start", "direction": "vertical", "margin": 4}},
             "columns": 4,
             "labelColor": theme.ink,
             "labelFontSize": 12,

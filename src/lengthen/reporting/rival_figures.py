@@ -28,7 +28,7 @@ from lengthen.reporting.rival_tables import rival_name
 from lengthen.reporting.run_folder import Findings
 from lengthen.results import Rival
 
-TITLE = "far, over the control arm's reset baseline"
+TITLE = "far / yardstick"
 
 
 def rival_points(findings: Findings) -> list[Row]:
@@ -90,9 +90,9 @@ def rivals_figure(findings: Findings) -> Figure | None:
         base.mark_point(**POINT).encode(y=measure("value", TITLE, logarithmic), shape=shape(names), tooltip=tooltip),
     )
     caption = (
-        "Perplexity far past the training context over that of the control arm with its state zeroed every training context "
-        "(1: no better than resetting), by the tokens that post-training, fit and choice of settings read. The tables name "
-        "the points." + left_out(rows, "value")
+        "Perplexity far past the training context over the yardstick, that of the control arm with its state zeroed every "
+        "training context (1: no better than resetting), by the tokens that post-training, fit and choice of settings read. "
+        "The tables name the points." + left_out(rows, "value")
     )
     return figure(
         "rivals",

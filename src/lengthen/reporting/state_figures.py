@@ -185,14 +185,13 @@ def patching_figure(findings: Findings) -> Figure | None:
     names = series_of(findings)
     runs = list(dict.fromkeys(r["patched"] for r in rows))
     tooltip = [shown("series", "run"), shown("row", "state of"), shown("told", "share of the excess loss")]
+    of_run, marked = colour(names).legend(None), shape(names).legend(None)  # the panels' titles name the runs
     x = alt.X("value:Q", title="share of the excess loss", axis=alt.Axis(format="%", grid=True, tickCount=5))
     y = alt.Y("row:N", title=None, sort=None, axis=alt.Axis(grid=False, domain=False, labelLimit=160))
     chart = (
         alt.layer(
-            alt.Chart()
-            .mark_rule(strokeWidth=2)
-            .encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"), y=y, color=colour(names)),
-            alt.Chart().mark_point(**POINT).encode(x=x, y=y, color=colour(names), shape=shape(names), tooltip=tooltip),
+            alt.Chart().mark_rule(strokeWidth=2).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"), y=y, color=of_run),
+            alt.Chart().mark_point(**POINT).encode(x=x, y=y, color=of_run, shape=marked, tooltip=tooltip),
         )
         .properties(width=PANEL_WIDTH, height=alt.Step(ROW))
         .facet(facet=alt.Facet("panel:N", title=None, sort=runs), columns=2, data=alt.Data(values=rows), spacing=24)

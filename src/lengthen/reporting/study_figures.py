@@ -19,10 +19,12 @@ from lengthen.reporting.charts import (
     suits_logarithm,
 )
 from lengthen.reporting.numbers import ranged_ratio
-from lengthen.reporting.points import finite, series_of
+from lengthen.reporting.points import finite
 from lengthen.reporting.run_folder import Findings
 from lengthen.results import Study
 
+LEVEL = 36
+"""More letters than this do not fit beside one another under a figure on a phone."""
 MEASURES = {
     "in-context": ("in_context_over_control", "in context, over the control arm's"),
     "far": ("far_over_control_reset", "far, over the control arm's reset baseline"),
@@ -37,14 +39,17 @@ def study_figure_names(study: Study) -> list[str]:
 def study_figures(findings: Findings) -> list[Figure]:
     """Two figures a study."""
     return [
-        _figure(findings, study, name, *MEASURES[measured])
+        _figure(study, name, *MEASURES[measured])
         for study in findings.studies.values()
         for measured, name in zip(MEASURES, study_figure_names(study))
     ]
 
 
-def _figure(findings: Findings, study: Study, name: str, field: str, title: str) -> Figure:
-    """Points at the mean over seeds and rules from the least to the greatest; the first thing varied lies across."""
+def _figure(study: Study, name: str, field: str, title: str) -> Figure:
+    """Points at the mean over seeds and rules from the least to the greatest; the first thing varied lies across.
+
+    Colours are the study's own: all studies of a folder together have more series than there are colours.
+    """
     rows = [
         {
             "across": row.setting[0],
@@ -58,11 +63,11 @@ def _figure(findings: Findings, study: Study, name: str, field: str, title: str)
         for row in study.rows
         for spread in [getattr(row, field)]
     ]
-    names = series_of(findings)
     logarithmic = suits_logarithm(rows, "value")
-    across, order = (list(dict.fromkeys(row.setting[i] for row in study.rows)) for i in (0, 1))
-    x = alt.X("across:N", title=study.varies[0], sort=across, axis=alt.Axis(labelAngle=0))
-    base = alt.Chart().transform_filter(SHOWN).encode(x=x, xOffset=alt.XOffset("series:N", sort=order))
+    across, names = (list(dict.fromkeys(row.setting[i] for row in study.rows)) for i in (0, 1))
+    angle = -30 if sum(map(len, across)) > LEVEL else 0
+    x = alt.X("across:N", title=study.varies[0], sort=across, axis=alt.Axis(labelAngle=angle, labelOverlap=False))
+    base = alt.Chart().transform_filter(SHOWN).encode(x=x, xOffset=alt.XOffset("series:N", sort=names))
     base = base.encode(color=colour(names))
     tooltip = [shown("series", study.varies[1]), shown("across", study.varies[0]), shown("told", title)]
     chart = alt.layer(
