@@ -1,7 +1,7 @@
 """Builds the site: python docs/build_site.py writes build/site, and fails on a warning or a link that leads nowhere.
 
-The pages are laid out in build/docs first: the commands' help is added to their page, and what a page links to outside
-docs/ (an example, a test) is put beside it. Addresses of other hosts are not asked for.
+The pages are laid out in build/docs first: the commands' help is added to their page (what all of them take once), and
+what a page links to outside docs/ (an example, a test) is put beside it. Addresses of other hosts are not asked for.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).resolve().parents[1]
 LAID_OUT, SITE = ROOT / "build" / "docs", ROOT / "build" / "site"
+COMMON = re.compile(r"\*\*Options of every command\*\*:\n\n(?P<options>.*?)\n*(?=\n## |\Z)", re.DOTALL)
 OUTSIDE = re.compile(r"(?<=\]\()(?:\.\./)+[^)#\s]+")
 
 
@@ -27,8 +28,11 @@ def lay_out() -> None:
     from lengthen.cli import app
 
     helps = app.generate_docs()
+    helps = helps[helps.index("## lengthen ") :]
+    common = COMMON.search(helps)
+    assert common is not None, "the commands' help has no options of every command"
     with (LAID_OUT / "reference" / "commands.md").open("a", encoding="utf-8") as page_of_commands:
-        page_of_commands.write("\n" + helps[helps.index("## lengthen ") :])
+        page_of_commands.write(f"\n## Options of every command\n\n{common['options']}\n{COMMON.sub('', helps)}")
     for page in LAID_OUT.rglob("*.md"):
         source = ROOT / "docs" / page.relative_to(LAID_OUT)
         text = page.read_text(encoding="utf-8")

@@ -1,7 +1,9 @@
 """What is asked of the command line before any work is answered at once, and the public names wait until they are used."""
 
 import ast
+import re
 import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,20 @@ QUESTIONS = [["--help"], ["--version"], ["families"], *([name, "--help"] for nam
 
 def test_every_command_is_asked() -> None:
     assert {"check", "post-train", "report"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_shows_an_example_of_itself(name: str) -> None:
+    (example,) = re.findall(r"^ *Example: lengthen (.*)$", app[name].help, re.MULTILINE)
+    command, _, _ = app.parse_args(shlex.split(example), exit_on_error=False, print_error=False)
+    assert command.__name__.replace("_", "-") == name
+
+
+def test_every_study_is_named_where_one_is_asked_for() -> None:
+    from lengthen.studies import LESSONS, STUDIES
+
+    named = set(re.findall(r"[a-z]+(?:-[a-z]+)*", app["study"].help.partition("name: ")[2].partition("seeds: ")[0]))
+    assert named >= {*STUDIES, *LESSONS, "rivals"}
 
 
 def test_answers_import_no_heavy_library() -> None:

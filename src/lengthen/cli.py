@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from lengthen.command_line import (
     Common,
     Progress,
     check_steps,
+    default_told,
     device_of,
     fail,
     file_options,
@@ -44,15 +46,17 @@ app = App(
     name="lengthen",
     help="Make recurrent sequence models work past the length they were trained on, and prove it.",
     version_flags=["--version"],
-    default_parameter=Parameter(negative=""),
+    default_parameter=Parameter(negative="", show_default=default_told),
     result_action="return_value",
     suppress_keyboard_interrupt=False,
 )
 
+ORDER = (place for place in itertools.count())
+"""Help lists the commands as they stand here."""
 OK, PARITY_FAILED = 0, 3
 
 
-@app.command
+@app.command(sort_key=ORDER)
 def demo(*, common: Common = DEFAULTS) -> int:
     """Show the whole job on the bundled plays: a model that breaks, five arms, the proof. Takes minutes on a CPU.
 
@@ -70,7 +74,7 @@ def demo(*, common: Common = DEFAULTS) -> int:
     return OK
 
 
-@app.command
+@app.command(sort_key=ORDER)
 def check(*models: str, as_is: bool = False, markdown: bool = False, common: Common = DEFAULTS) -> int:
     """Check that a model's recurrent state is really carried, exactly and with gradients.
 
@@ -116,7 +120,7 @@ def check(*models: str, as_is: bool = False, markdown: bool = False, common: Com
     return PARITY_FAILED if models and not all(r.passed for r in results) else OK
 
 
-@app.command
+@app.command(sort_key=ORDER)
 def diagnose(
     model: str,
     *,
@@ -208,7 +212,7 @@ def diagnose(
     return OK
 
 
-@app.command
+@app.command(sort_key=ORDER)
 def post_train(
     model: str,
     *,
@@ -231,7 +235,7 @@ def post_train(
     processes: int = 1,
     common: Common = DEFAULTS,
 ) -> int:
-    """Post-train a model from initial states that cover what is attainable.
+    """Post-train a model from initial states that cover those it can reach.
 
     Example: lengthen post-train ./my-mamba2 --data train.txt --train-context 2048 --steps 500 --out repaired
 
@@ -324,7 +328,7 @@ def post_train(
     return OK
 
 
-@app.command
+@app.command(sort_key=ORDER)
 def pretrain(
     *,
     data: str | None = None,
@@ -361,7 +365,7 @@ def pretrain(
         rows: Windows a step.
         learning_rate: The peak.
         warmup: Steps until the peak.
-        intervention: state-passing, tbptt, fitted-noise, random-noise, or zero.
+        intervention: state-passing, tbptt, fitted-noise, random-noise, or zero; settings as of post-train.
         save_steps: Steps between two checkpoints in OUT, of which the last two are kept (none is written unless said).
         resume: Go on exactly from the last checkpoint in OUT; where there is none, begin.
     """
@@ -403,7 +407,7 @@ def pretrain(
     return OK
 
 
-@app.command
+@app.command(sort_key=ORDER)
 def evaluate(
     model: str,
     *,
@@ -488,16 +492,15 @@ def evaluate(
     return OK
 
 
-@app.command
+@app.command(sort_key=ORDER)
 def compare(*runs: Path, control: Path | None = None, common: Common = DEFAULTS) -> int:
     """Put diagnosed runs side by side, and certify each against the first by paired differences on the same sequences.
 
-    Example: lengthen compare before after --control control --out certificate
+    Example: lengthen compare before after --control control-after --out certificate
 
     Args:
-        runs: Run folders, what is compared against first; a demonstration's folder holds several.
-        control: The run folder of the control arm, post-trained as long from the zero state (a run named control unless
-            said).
+        runs: Run folders of diagnose, what is compared against first; a demonstration's folder holds several.
+        control: The same of the control arm, post-trained as long from the zero state (a run named control unless said).
     """
     from lengthen.comparison import compare as run
 
@@ -507,7 +510,7 @@ def compare(*runs: Path, control: Path | None = None, common: Common = DEFAULTS)
     return OK
 
 
-@app.command
+@app.command(sort_key=ORDER)
 def rivals(
     model: str,
     *,
@@ -582,7 +585,7 @@ def rivals(
     return OK
 
 
-@app.command
+@app.command(sort_key=ORDER)
 def report(run: Path, *, common: Common = DEFAULTS) -> int:
     """Write a run folder's page and figures again from its results.
 
@@ -591,6 +594,8 @@ def report(run: Path, *, common: Common = DEFAULTS) -> int:
     Args:
         run: The run folder.
     """
+    if common.out is not None:
+        raise InputError(f"The page is written into {run} itself; do without --out.")
     from lengthen.reporting import write_report
 
     page = write_report(run)
@@ -601,7 +606,7 @@ def report(run: Path, *, common: Common = DEFAULTS) -> int:
     return OK
 
 
-@app.command
+@app.command(sort_key=ORDER)
 def convert(
     source: str,
     destination: Path,
@@ -618,6 +623,8 @@ def convert(
         destination: The directory to write; one that exists is refused, or with --overwrite replaced.
         to: The format to write.
     """
+    if common.out is not None:
+        raise InputError(f"The checkpoint is written to {destination}; do without --out.")
     prepare(common)
     from lengthen.models import convert as run
 
@@ -626,7 +633,7 @@ def convert(
     return OK
 
 
-@app.command
+@app.command(sort_key=ORDER)
 def families(*, verify: bool = False, common: Common = DEFAULTS) -> int:
     """List the model classes that lengthen can wrap, their kernels, and what was verified of each.
 
@@ -637,6 +644,8 @@ def families(*, verify: bool = False, common: Common = DEFAULTS) -> int:
             what was found when this version was made.
     """
     if not verify:
+        if common.out is not None:
+            raise InputError("--out keeps what --verify finds; give both, or neither.")
         from importlib.resources import files
 
         from lengthen.results import SupportTable
@@ -655,7 +664,7 @@ def families(*, verify: bool = False, common: Common = DEFAULTS) -> int:
     return OK if all(all(row.verified.values()) for row in result.classes) else PARITY_FAILED
 
 
-@app.command
+@app.command(sort_key=ORDER)
 def bench(
     *ops: str,
     pairs: int = 5,
@@ -682,7 +691,7 @@ def bench(
     return OK
 
 
-@app.command
+@app.command(sort_key=ORDER)
 def study(
     name: str,
     *,
@@ -699,8 +708,8 @@ def study(
 
     Args:
         name: interventions, zero-fraction, p-zero, noise-std, fitted-noise-window, chain-depth, window-state,
-            train-context, training-tokens, model-size, learning-rate, state-size, families or mixtures; learn-copying,
-            learn-passkey, learn-recall or learn-babilong; rivals.
+            train-context, training-tokens, model-size, learning-rate, state-size, families, mixtures or default;
+            learn-copying, learn-passkey, learn-recall or learn-babilong; rivals.
         seeds: How many, from --seed on.
         processes: Runs side by side, on one thread each (as many as there are CPUs unless said).
         markdown: Print the table as a section of docs/results.md.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cyclopts import CycloptsError, Parameter
+from cyclopts import CycloptsError, Group, Parameter
 
 from lengthen.errors import InputError
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from lengthen.training_free import FittedMethod
 
 
-@Parameter(name="*")
+@Parameter(name="*", group=Group("Options of every command", sort_key=1))
 @dataclass(frozen=True)
 class Common:
     """What every command takes.
 
     Args:
-        out: Write a run folder here: run.json, results/, figures/, report.html, and model/ where one is trained (training
-            and the demonstration write one anyway, named after the command).
-        overwrite: Replace a run that lies in --out.
+        out: The run folder to write: run.json, results/, figures/, report.html, and model/ where one is trained (demo,
+            post-train, pretrain, rivals and study write one anyway, lengthen-COMMAND unless said).
+        overwrite: Replace the run that lies in --out.
         json: Print the result as JSON and nothing else on standard output.
-        seed: Of everything random.
+        seed: The seed of everything random.
         device: Where to run, such as cpu or cuda:0 (the first GPU where there is one).
-        dtype: Of the weights: float32, bfloat16, float16, float64, or as saved.
+        dtype: What the weights are loaded as: float32, bfloat16, float16 or float64 (as saved unless said).
         threads: CPU threads (PyTorch's choice unless said).
         config: A YAML file with any of the command's options; `training:` in it holds transformers.TrainingArguments.
-        debug: Show the traceback of an error.
+        debug: Show an error's traceback.
     """
 
     out: Path | None = None
@@ -55,6 +55,13 @@ EVALUATION_CELLS = "cells.jsonl"
 """The file in a run folder where an interrupted evaluation goes on."""
 STUDY_CELLS = "cells"
 """The same of studies."""
+
+
+def default_told(value: Any) -> str | None:
+    """What help says of an option's default: nothing of a switch that is off."""
+    if value is None or value is False:
+        return None
+    return " ".join(f"{part:g}" for part in value) if isinstance(value, tuple) else str(value)
 
 
 def fail(message: str, code: int, error: BaseException | None, debug: bool) -> int:
