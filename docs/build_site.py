@@ -29,6 +29,7 @@ def lay_out() -> None:
 
     helps = app.generate_docs()
     helps = helps[helps.index("## lengthen ") :]
+    helps = re.sub(r"^Example: (.*)$", r"Example: `\1`", helps, flags=re.MULTILINE)
     common = COMMON.search(helps)
     assert common is not None, "the commands' help has no options of every command"
     with (LAID_OUT / "reference" / "commands.md").open("a", encoding="utf-8") as page_of_commands:

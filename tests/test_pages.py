@@ -88,7 +88,7 @@ def test_blocks_run_in_small(desk, capsys, monkeypatch, page):
         if kind == "python":
             exec(compile(smaller(text), page, "exec"), namespace)
         elif kind == "sh":
-            for line in smaller(text).replace("\\\n", " ").splitlines():
+            for line in smaller(re.sub(r"\\\n *", "", text)).splitlines():
                 words = shlex.split(line, comments=True)
                 if words[:1] == ["lengthen"]:
                     with pytest.raises(SystemExit) as end:
