@@ -8,7 +8,7 @@ import torch
 
 from lengthen import diagnose
 from lengthen.cli import main
-from lengthen.command_line import DIAGNOSIS_CHECKPOINT
+from lengthen.cli.run_folders import DIAGNOSIS_CHECKPOINT
 from lengthen.diagnosis import checkpoint
 from lengthen.diagnosis.checkpoint import Checkpoint
 from lengthen.errors import InputError

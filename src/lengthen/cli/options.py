@@ -1,0 +1,92 @@
+"""What all commands take, and what their options say once they are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cyclopts import Group, Parameter
+
+from lengthen.errors import InputError
+
+
+@Parameter(name="*", group=Group("Options of every command", sort_key=1))
+@dataclass(frozen=True)
+class Common:
+    """What every command takes.
+
+    Args:
+        out: The run folder to write: run.json, results/, figures/, report.html, and model/ where one is trained (demo,
+            post-train, pretrain, rivals and study write one anyway, lengthen-COMMAND unless said).
+        overwrite: Replace the run that lies in --out.
+        json: Print the result as JSON and nothing else on standard output.
+        seed: The seed of everything random.
+        device: Where to run, such as cpu or cuda:0 (the first GPU where there is one).
+        dtype: What the weights are loaded as: float32, bfloat16, float16 or float64 (as saved unless said).
+        threads: CPU threads (PyTorch's choice unless said).
+        config: A YAML file with any of the command's options; `training:` in it holds transformers.TrainingArguments.
+        debug: Show an error's traceback.
+    """
+
+    out: Path | None = None
+    overwrite: bool = False
+    json: bool = False
+    seed: int = 0
+    device: str | None = None
+    dtype: str | None = None
+    threads: int | None = None
+    config: Path | None = None
+    debug: bool = False
+
+
+DEFAULTS = Common()
+
+
+def default_told(value: Any) -> str | None:
+    """What help says of an option's default: nothing of a switch that is off."""
+    if value is None or value is False:
+        return None
+    return " ".join(f"{part:g}" for part in value) if isinstance(value, tuple) else str(value)
+
+
+def device_of(common: Common) -> str:
+    """The device asked for, or the first GPU, or the CPU."""
+    import torch
+
+    if common.device is not None:
+        try:
+            torch.empty(0, device=common.device)
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(f"The device {common.device} cannot be used ({str(error).splitlines()[0]}).") from None
+        return common.device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def sizes(text: str) -> list[int]:
+    """Numbers of tokens, divided by commas: 512,4k,1M, k being 1,024 and M its square."""
+    found = []
+    for part in text.split(","):
+        number, unit = part.strip(), part.strip()[-1:].lower()
+        factor = {"k": 1 << 10, "m": 1 << 20}.get(unit, 1)
+        number = number[:-1] if factor > 1 else number
+        if not number.isdecimal():
+            raise InputError(f"{part.strip()!r} is no number of tokens; write such as 512,4k,1M.")
+        found.append(int(number) * factor)
+    return found
+
+
+def shares(text: str) -> list[float]:
+    """Numbers divided by commas."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{text!r} are no shares; write such as 0,0.5,1.") from None
+
+
+def check_steps(steps: int, train_context: int) -> None:
+    """Refuses what no run can do, before a model is loaded."""
+    if steps < 1:
+        raise InputError(f"The number of steps is {steps}; give at least 1.")
+    if train_context < 1:
+        raise InputError(f"The training context is {train_context}; give at least 1 position.")
