@@ -49,7 +49,6 @@ docs: $(VENV)/.installed
 figures: demo
 	@echo 'Drawing docs/figures.'
 	$(BIN)/python docs/draw_figures.py demo-run
-	$(BIN)/python examples/why_models_break.py docs/figures
 
 package: $(VENV)/.installed
 	@echo 'Building dist/.'
