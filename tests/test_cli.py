@@ -128,7 +128,7 @@ def test_random_checkpoints_of_every_shape(capsys, text, tmp_path, shape, interv
     from transformers import Mamba2ForCausalLM
 
     from lengthen import load
-    from lengthen.models.parity import _error
+    from lengthen.models.agreement import relative_error
 
     tiny_mamba2(**SHAPES[shape]).save_pretrained(tmp_path / "model")
     assert run(capsys, "check", tmp_path / "model")[0] == 0
@@ -151,7 +151,7 @@ def test_random_checkpoints_of_every_shape(capsys, text, tmp_path, shape, interv
     )
     ids = torch.randint(256, (2, 300), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        error = _error(wrapped(ids).logits, plain(ids).logits)
+        error = relative_error(wrapped(ids).logits, plain(ids).logits)
     print(f"{shape}, {intervention}: logits differ by {error:.1e}")
     assert error < 1e-5
 

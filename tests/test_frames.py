@@ -25,7 +25,7 @@ from lengthen.data import HeldOutSequences, LaneWindows, load_corpus
 from lengthen.diagnosis.measure import Measure
 from lengthen.diagnosis.verdict import break_point, exceeds, sentence
 from lengthen.errors import InputError
-from lengthen.models.parity import _error
+from lengthen.models.agreement import relative_error
 from lengthen.results import Bucket
 from lengthen.streaming import loss_name, reset_losses
 from tests.conftest import tiny_mamba2
@@ -74,14 +74,14 @@ def test_streaming_equals_one_run(segment):
     expected = (predictions - torch.as_tensor(held_out.targets[:, :130])).square().mean(-1)
     parts = list(run_stream(model, held_out, segment=segment, cuts=[33]))
     assert parts[-1].end == 130 and 33 in {p.end for p in parts}
-    assert _error(torch.cat([p.losses for p in parts], 1), expected) < 1e-5
+    assert relative_error(torch.cat([p.losses for p in parts], 1), expected) < 1e-5
     reset = torch.zeros(2, 130, dtype=torch.bool)
     reset[:, ::16] = True
     with torch.no_grad():
         predictions = model(torch.as_tensor(held_out[:, :130]), reset=reset).predictions
     expected = (predictions - torch.as_tensor(held_out.targets[:, :130])).square().mean(-1)
     found = torch.cat([losses for _, losses in reset_losses(model, held_out, 16, segment=segment)], 1)
-    assert _error(found, expected) < 1e-5
+    assert relative_error(found, expected) < 1e-5
 
 
 def test_without_targets_the_next_frame_is_predicted():
@@ -90,7 +90,7 @@ def test_without_targets_the_next_frame_is_predicted():
         predictions = model(torch.as_tensor(frames[:, :-1])).predictions
     expected = (predictions - torch.as_tensor(frames[:, 1:])).square().mean(-1)
     found = torch.cat([p.losses for p in run_stream(model, frames, segment=30)], 1)
-    assert _error(found, expected) < 1e-6 and loss_name(model, frames) == "mean squared error"
+    assert relative_error(found, expected) < 1e-6 and loss_name(model, frames) == "mean squared error"
 
 
 def test_the_loss_s_name_is_told():
@@ -129,7 +129,7 @@ def test_post_training_runs_with_every_intervention_in_micro_batches_too(interve
         torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (models[0], Regressor("LSTM", num_layers=2))
     )
     other = torch.cat([p.detach().flatten() for p in models[1].parameters()])
-    assert not torch.equal(flat, start) and _error(other - start, flat - start) < 1e-3
+    assert not torch.equal(flat, start) and relative_error(other - start, flat - start) < 1e-3
 
 
 def test_a_trained_step_equals_a_plain_loop_s():

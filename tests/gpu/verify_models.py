@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from lengthen import check, load, wrap
-from lengthen.models.parity import _error
+from lengthen.models.agreement import relative_error
 from lengthen.models.tiny_models import build_tiny_model
 from lengthen.models.tiny_models_fla import FLA_TINY_MODELS
 
@@ -80,12 +80,12 @@ def raised(*kinds: type[BaseException]) -> Iterator[None]:
 
 
 def close(found: Tensor, expected: Tensor, what: str, bound: float = BOUND) -> None:
-    error = _error(found, expected)
+    error = relative_error(found, expected)
     assert error <= bound, f"{what}: {error:.1e} > {bound:.0e}"
 
 
 def far(found: Tensor, expected: Tensor, what: str) -> None:
-    error = _error(found, expected)
+    error = relative_error(found, expected)
     assert error > 1e-2, f"{what}: {error:.1e}"
 
 

@@ -31,8 +31,8 @@ from lengthen import (
     zero_state,
 )
 from lengthen.models import is_wrapped
+from lengthen.models.agreement import relative_error, state_error
 from lengthen.models.attention import SequenceState
-from lengthen.models.parity import _error, _state_error
 from lengthen.models.tiny_models import TINY_MODELS, build_tiny_model
 from lengthen.models.tiny_models_fla import FLA_TINY_MODELS
 from tests.conftest import checkpoint_activations, library_cache
@@ -88,11 +88,11 @@ def test_logits_equal_the_library_s(build: Build, library_heeds_masks: bool) -> 
     expected, padded = model(IDS, **PLAIN).logits, model(IDS, attention_mask=MASK, **PLAIN).logits[real]
     if not library_heeds_masks:
         alone = torch.cat([model(ids[mask][None], **PLAIN).logits[0] for ids, mask in zip(IDS, real)])
-        assert _error(padded, alone) > 1e-3
+        assert relative_error(padded, alone) > 1e-3
         padded = alone
     wrap(model)
-    assert _error(model(IDS).logits, expected) < 1e-5
-    assert _error(model(IDS, attention_mask=MASK).logits[real], padded) < 1e-5
+    assert relative_error(model(IDS).logits, expected) < 1e-5
+    assert relative_error(model(IDS, attention_mask=MASK).logits[real], padded) < 1e-5
 
 
 class InFloat64(TorchFunctionMode):
@@ -132,10 +132,10 @@ def test_in_float64_logits_and_states_equal_the_library_s(
     with InFloat64():
         expected = model(IDS, use_cache=True)
         output = wrap(model)(IDS)
-    assert _error(output.logits, expected.logits) < 1e-8
+    assert relative_error(output.logits, expected.logits) < 1e-8
     found = [named["recurrent"] for named in output.final_state.tensors.values() if "recurrent" in named]
     for state, library_state in zip(found, library_states(model, expected), strict=True):
-        assert _error(state, library_state) < 1e-12
+        assert relative_error(state, library_state) < 1e-12
 
 
 def test_passes_the_parity_gate(build: Build) -> None:
@@ -168,7 +168,7 @@ def test_loss_and_gradients_equal_the_library_s(build: Build) -> None:
     found = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     assert set(found) == set(grads)
     for name, grad in found.items():
-        assert _error(grad, grads[name]) < 1e-4, name
+        assert relative_error(grad, grads[name]) < 1e-4, name
 
 
 def test_generate_gives_the_same_tokens(build: Build, library_heeds_masks: bool) -> None:
@@ -190,9 +190,9 @@ def test_streaming_equals_one_run(build: Build) -> None:
     expected = torch.nn.functional.cross_entropy(logits.transpose(1, 2), TEXT[:, 1:], reduction="none")
     parts = list(stream(model, TEXT, cuts=[1, 8, 72]))
     assert [p.end for p in parts] == [1, 8, 72, 201]
-    assert _error(torch.cat([p.losses for p in parts], 1), expected) < 1e-5
+    assert relative_error(torch.cat([p.losses for p in parts], 1), expected) < 1e-5
     again = stream(model, TEXT[:, 8:], segment=64, initial_state=parts[1].final_state, start=8)
-    assert _error(torch.cat([p.losses for p in again], 1), expected[:, 8:]) < 1e-5
+    assert relative_error(torch.cat([p.losses for p in again], 1), expected[:, 8:]) < 1e-5
 
 
 @torch.no_grad()
@@ -212,8 +212,8 @@ def test_a_mask_with_holes_is_the_dense_text(build: Build) -> None:
     mask = torch.ones_like(IDS)
     mask[:, 20:33] = 0
     holes, dense = model(IDS, attention_mask=mask), model(torch.cat([IDS[:, :20], IDS[:, 33:]], 1))
-    assert _error(holes.logits[mask.bool()].view_as(dense.logits), dense.logits) < 1e-5
-    assert _state_error(holes.final_state, dense.final_state) < 1e-5
+    assert relative_error(holes.logits[mask.bool()].view_as(dense.logits), dense.logits) < 1e-5
+    assert state_error(holes.final_state, dense.final_state) < 1e-5
 
 
 def test_checkpointed_training_gives_the_same_gradients(build: Build) -> None:
@@ -229,7 +229,7 @@ def test_checkpointed_training_gives_the_same_gradients(build: Build) -> None:
         (first.loss + second.loss).backward()
         return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
-    assert _error(gradients(True), gradients(False)) < 1e-5
+    assert relative_error(gradients(True), gradients(False)) < 1e-5
 
 
 def test_save_pretrained_loads_in_the_plain_library(build: Build, tmp_path: Any) -> None:
@@ -238,7 +238,7 @@ def test_save_pretrained_loads_in_the_plain_library(build: Build, tmp_path: Any)
     plain, info = type(model).from_pretrained(tmp_path, output_loading_info=True)
     assert not is_wrapped(plain) and not info["missing_keys"] and not info["unexpected_keys"]
     with torch.no_grad():
-        assert _error(plain(IDS, **PLAIN).logits, model(IDS).logits) < 1e-5
+        assert relative_error(plain(IDS, **PLAIN).logits, model(IDS).logits) < 1e-5
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import torch
 from lengthen import check, stream, wrap, zero_state
 from lengthen.errors import InputError
 from lengthen.models import attention
+from lengthen.models.agreement import relative_error, state_error
 from lengthen.models.attention import AttentionCache, SequenceState
 from lengthen.models.binding import sequence_start
-from lengthen.models.parity import _error, _state_error
 from lengthen.state import RecurrentState
 from tests.conftest import checkpoint_activations, tiny_mamba2
 from tests.models.family_properties import IDS, builder
@@ -33,12 +33,12 @@ def test_a_plain_call_drops_the_cache_and_a_sequence_state_carries_it(model):
     assert isinstance(first.final_state, SequenceState) and first.final_state.attention.lengths.tolist() == [31] * 3
     whole = model(torch.cat([A, B], 1)).logits[:, 31:]
     carried = model(B, initial_state=first.final_state)
-    assert _error(carried.logits, whole) < 1e-5
+    assert relative_error(carried.logits, whole) < 1e-5
     dropped = model(B, initial_state=first.final_state.alone())
     assert type(dropped.final_state) is RecurrentState
-    assert _error(dropped.logits, whole) > 1e-2
+    assert relative_error(dropped.logits, whole) > 1e-2
     fresh = SequenceState(first.final_state, AttentionCache.empty(3, A.device))
-    assert _error(model(B, initial_state=fresh).logits, dropped.logits) < 1e-6
+    assert relative_error(model(B, initial_state=fresh).logits, dropped.logits) < 1e-6
 
 
 @torch.no_grad()
@@ -55,7 +55,7 @@ def test_rows_of_unequal_length_go_on_at_their_own_positions(model):
         texts = A[row][mask[row].bool()], B[row][more[row].bool()], A[row]
         expected = model(torch.cat(texts)[None]).logits[0]
         found = [first.logits[row][mask[row].bool()], second.logits[row][more[row].bool()], third.logits[row]]
-        assert _error(torch.cat(found), expected) < 1e-5
+        assert relative_error(torch.cat(found), expected) < 1e-5
 
 
 @torch.no_grad()
@@ -65,12 +65,12 @@ def test_a_reset_cuts_attention_in_the_call_and_in_the_cache(model):
     reset[0, 0], reset[1, 10], reset[1, 11], reset[2, 28] = True, True, True, True
     second = model(B, initial_state=first.final_state, reset=reset)
     assert second.final_state.attention.lengths.tolist() == [29, 18, 1]
-    assert _error(second.logits[0], model(B[:1]).logits[0]) < 1e-5
-    assert _error(second.logits[1, 11:], model(B[1:2, 11:]).logits[0]) < 1e-5
+    assert relative_error(second.logits[0], model(B[:1]).logits[0]) < 1e-5
+    assert relative_error(second.logits[1, 11:], model(B[1:2, 11:]).logits[0]) < 1e-5
     third = model(A, initial_state=second.final_state)
     for row, since in enumerate((0, 11, 28)):
         expected = model(torch.cat([B[row, since:], A[row]])[None]).logits[0, -31:]
-        assert _error(third.logits[row], expected) < 1e-5
+        assert relative_error(third.logits[row], expected) < 1e-5
 
 
 @torch.no_grad()
@@ -80,8 +80,8 @@ def test_a_reset_after_the_last_real_token_empties_a_row_s_cache(model):
     first = model(A, attention_mask=mask, reset=reset, initial_state=sequence_start(model, 3))
     assert first.final_state.attention.lengths.tolist() == [31, 0, 31]
     second = model(B, initial_state=first.final_state)
-    assert _error(second.logits[1], model(B[1:2]).logits[0]) < 1e-5
-    assert _error(second.logits[0], model(torch.cat([A[:1], B[:1]], 1)).logits[0, 31:]) < 1e-5
+    assert relative_error(second.logits[1], model(B[1:2]).logits[0]) < 1e-5
+    assert relative_error(second.logits[0], model(torch.cat([A[:1], B[:1]], 1)).logits[0, 31:]) < 1e-5
 
 
 def test_nothing_is_written_into_a_cache_and_gradients_flow_through_it(model):
@@ -104,7 +104,7 @@ def test_rows_can_be_forked_and_a_stream_resumed(model):
     assert isinstance(fork, SequenceState)
     resumed = torch.cat([p.losses for p in stream(model, IDS[[2, 2, 0], 31:], initial_state=fork, start=31)], 1)
     whole = torch.cat([p.losses for p in stream(model, IDS)], 1)
-    assert _error(resumed, whole[[2, 2, 0], 31:]) < 1e-5
+    assert relative_error(resumed, whole[[2, 2, 0], 31:]) < 1e-5
 
 
 def test_what_makes_another_state_leaves_the_cache_behind(model, tmp_path):
@@ -118,7 +118,7 @@ def test_what_makes_another_state_leaves_the_cache_behind(model, tmp_path):
         RecurrentState.average([state, state]),
     ):
         assert type(other) is RecurrentState
-    assert _state_error(state.alone(), state) == 0
+    assert state_error(state.alone(), state) == 0
     with pytest.raises(InputError, match="attention cache"):
         state.save(tmp_path / "state.safetensors")
     assert not list(tmp_path.iterdir())

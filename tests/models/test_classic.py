@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from lengthen import check, unwrap, wrap, zero_state
 from lengthen.errors import InputError
 from lengthen.models import ModuleOutput, is_wrapped
-from lengthen.models.parity import _error, _state_error
+from lengthen.models.agreement import relative_error, state_error
 from tests.models.plain_models import KINDS, Regressor, frames
 
 X = frames(3, 40)
@@ -52,9 +52,9 @@ def test_a_row_ends_where_torch_s_packed_sequence_ends(build):
     model = build()
     expected = model(X)
     output = wrap(model)(X, attention_mask=mask)
-    assert _error(output.predictions[mask.bool()], expected[mask.bool()]) < 1e-6
+    assert relative_error(output.predictions[mask.bool()], expected[mask.bool()]) < 1e-6
     for name, t in ends_of(model, end).items():
-        assert _error(output.final_state.tensors["layer"][name], t) < 1e-6
+        assert relative_error(output.final_state.tensors["layer"][name], t) < 1e-6
 
 
 @torch.no_grad()
@@ -65,7 +65,7 @@ def test_a_reset_row_is_a_sequence_of_its_own(build):
     reset = torch.zeros(3, 40, dtype=torch.bool)
     for row, edges in parts.items():
         reset[row, edges[1:-1]] = True
-    assert _error(wrap(model)(X, reset=reset).predictions, torch.cat(expected)) < 1e-6
+    assert relative_error(wrap(model)(X, reset=reset).predictions, torch.cat(expected)) < 1e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -148,8 +148,8 @@ def test_a_module_keeps_its_arguments_and_what_it_returns():
     mask[0, :5], mask[1, 20:26] = 0, 0
     masked = model(TOKENS, speaker, scale=2.0, attention_mask=mask)
     alone = model(TOKENS[:1, 5:], speaker[:1, 5:], scale=2.0)
-    assert _error(masked.predictions[:1, 5:], alone.predictions) < 1e-6
-    assert _state_error(masked.final_state.index([0]), alone.final_state) < 1e-6
+    assert relative_error(masked.predictions[:1, 5:], alone.predictions) < 1e-6
+    assert state_error(masked.final_state.index([0]), alone.final_state) < 1e-6
     with pytest.raises(TypeError, match="scael"):
         model(TOKENS, speaker, scael=2.0)
 

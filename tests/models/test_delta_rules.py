@@ -9,8 +9,8 @@ from transformers.models.qwen3_next import modeling_qwen3_next
 from lengthen import check, wrap
 from lengthen.errors import InputError
 from lengthen.models import families, sequence_start
+from lengthen.models.agreement import relative_error
 from lengthen.models.library_cache import LibraryPath
-from lengthen.models.parity import _error
 from tests.conftest import library_cache
 from tests.models.family_properties import *  # noqa: F403
 from tests.models.family_properties import IDS, MASK, builder
@@ -112,7 +112,7 @@ def test_gradients_reach_the_segment_before_which_the_library_s_cache_forbids(na
     whole = both.clone().requires_grad_()
     model(inputs_embeds=whole).logits[:, 20:].square().mean().backward()
     assert found.abs().max() > 0
-    assert _error(found, whole.grad[:, :20]) < 1e-4
+    assert relative_error(found, whole.grad[:, :20]) < 1e-4
 
 
 @torch.no_grad()
@@ -120,9 +120,9 @@ def test_indexed_attention_is_left_to_the_library_and_not_carried():
     model = builder("Qwen4Exp", {})()
     expected = model(IDS, use_cache=False).logits
     wrap(model)
-    assert _error(model(IDS).logits, expected) < 1e-5
+    assert relative_error(model(IDS).logits, expected) < 1e-5
     state = model(IDS[:, :40]).final_state
-    assert _error(model(IDS[:, 40:], initial_state=state).logits, model(IDS[:, 40:]).logits) > 1e-2
+    assert relative_error(model(IDS[:, 40:], initial_state=state).logits, model(IDS[:, 40:]).logits) > 1e-2
     with pytest.raises(InputError, match="indexed_attention layers"):
         check(model)
 

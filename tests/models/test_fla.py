@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from lengthen import load, unwrap, wrap
 from lengthen.errors import InputError
 from lengthen.models import fla_on_cpu
-from lengthen.models.parity import _error
+from lengthen.models.agreement import relative_error
 from lengthen.models.tiny_models import build_tiny_model
 from lengthen.models.tiny_models_fla import FLA_TINY_MODELS
 from tests.models.family_properties import IDS, builder
@@ -76,7 +76,7 @@ def test_norms_with_a_residual_give_the_norm_and_the_sum(name, options, dtype):
     expected = expected * norm.weight.double() + (0 if norm.bias is None else norm.bias.double())
     rounding = torch.finfo(dtype).eps  # of the output, and of float32 inside
     assert y.dtype == total.dtype == dtype
-    assert _error(total, exact) <= rounding and _error(y, expected) < 4 * max(rounding, 1e-15)
+    assert relative_error(total, exact) <= rounding and relative_error(y, expected) < 4 * max(rounding, 1e-15)
     assert fla_on_cpu.forward(norm, x, residual, True, True)[1].dtype == dtype  # as the residual's
     if dtype == torch.bfloat16:
         assert fla_on_cpu.forward(norm, x, None, True, True)[1].dtype == torch.float32
@@ -90,7 +90,7 @@ def test_mamba_2_s_norm_gates_before_or_after(before, size):
     norm.weight.data = random(16)
     x, z = random(3, 5, 16), random(3, 5, 16).flip(0)
     expected = modules.rms_norm_ref(x, norm.weight, None, z, norm.eps, size, before)
-    assert _error(fla_on_cpu.forward(norm, x, z), expected) < 1e-6
+    assert relative_error(fla_on_cpu.forward(norm, x, z), expected) < 1e-6
 
 
 @pytest.mark.parametrize("activation", ["swish", "sigmoid"])
@@ -100,7 +100,7 @@ def test_layer_norms_gate_after(activation):
     x, g = random(3, 16), random(3, 16).flip(0)
     gate = g.sigmoid() if activation == "sigmoid" else F.silu(g)
     expected = F.layer_norm(x, (16,), norm.weight, norm.bias, norm.eps) * gate
-    assert _error(fla_on_cpu.forward(norm, x, g), expected) < 1e-6
+    assert relative_error(fla_on_cpu.forward(norm, x, g), expected) < 1e-6
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -112,7 +112,7 @@ def test_powlu_is_its_definition_with_finite_gradients(fused):
     x = torch.tensor([-3.0, -1e-3, 0.0, 1e-6, 0.5, 1.0, 2.0, 9.0], requires_grad=True)
     y = fla_on_cpu.forward(mlp, x)
     powers = [v if v <= 0 else v ** (3 / (v**0.5 + 1)) for v in x.tolist()]
-    assert _error(y, torch.tensor(powers) * x.detach().sigmoid() * x.detach()) < 1e-6
+    assert relative_error(y, torch.tensor(powers) * x.detach().sigmoid() * x.detach()) < 1e-6
     y.sum().backward()
     assert torch.isfinite(x.grad).all()
 
@@ -208,10 +208,10 @@ def test_the_library_loses_its_cache_in_generate(fla_runs_on_cpu):  # noqa: F811
     alone = model(IDS[:, -1:], use_cache=False).logits
     named = model(IDS[:, -1:], past_key_values=first.past_key_values, use_cache=True).logits
     lost = model(IDS[:, -1:], cache=first.past_key_values, use_cache=True).logits
-    assert torch.equal(lost, alone) and _error(lost, whole) > 0.1 and _error(named, whole) < 1e-5
+    assert torch.equal(lost, alone) and relative_error(lost, whole) > 0.1 and relative_error(named, whole) < 1e-5
     wrap(model)
     step = model(IDS[:, :-1], use_cache=True)
-    assert _error(model(IDS[:, -1:], cache=step.cache, use_cache=True).logits, whole) < 1e-5
+    assert relative_error(model(IDS[:, -1:], cache=step.cache, use_cache=True).logits, whole) < 1e-5
     with pytest.raises(TypeError, match="that the library filled"):
         model(IDS[:, -1:], cache=first.past_key_values, use_cache=True)
 
@@ -226,7 +226,7 @@ def test_checkpointing_drops_the_library_s_cache(fla_runs_on_cpu):  # noqa: F811
     with torch.enable_grad():
         cache = model(IDS[:, :40], use_cache=True).past_key_values
         checkpointed = model(IDS[:, 40:], past_key_values=cache, use_cache=True).logits
-    assert _error(checkpointed, carried) > 1e-2
+    assert relative_error(checkpointed, carried) > 1e-2
 
 
 @torch.no_grad()
@@ -244,7 +244,7 @@ def test_a_look_ahead_leaves_rwkv_7_s_cache_half_updated(fla_runs_on_cpu):  # no
     state = model(IDS[:, :20]).final_state
     whole = model(IDS).logits[:, 20:]
     model(IDS[:, 20:40], initial_state=state, use_cache=False)
-    assert _error(model(IDS[:, 20:], initial_state=state).logits, whole) < 1e-5
+    assert relative_error(model(IDS[:, 20:], initial_state=state).logits, whole) < 1e-5
 
 
 def test_rwkv_6_heeds_no_packing_where_a_state_is_carried(fla_runs_on_cpu):  # noqa: F811
@@ -257,12 +257,14 @@ def test_rwkv_6_heeds_no_packing_where_a_state_is_carried(fla_runs_on_cpu):  # n
         apart = torch.cat([shift(x[:, :10])[0], shift(x[:, 10:])[0]], 1)
         cache = model(ids[:, :1], use_cache=True).past_key_values
         carried = shift(x, None, cache, starts)[0]
-        assert _error(carried[:, 11:], apart[:, 11:]) < 1e-6 < 1e-2 < _error(carried[:, 10], apart[:, 10])
+        assert (
+            relative_error(carried[:, 11:], apart[:, 11:]) < 1e-6 < 1e-2 < relative_error(carried[:, 10], apart[:, 10])
+        )
         reset = torch.zeros_like(ids, dtype=torch.bool)
         reset[:, 10] = True
         wrap(model)
         whole = model(ids, reset=reset, initial_state=model(ids[:, :1]).final_state)
-        assert _error(whole.logits[:, 10:], model(ids[:, 10:]).logits) < 1e-5
+        assert relative_error(whole.logits[:, 10:], model(ids[:, 10:]).logits) < 1e-5
 
 
 def test_the_library_s_recurrent_delta_rule_has_no_backward():

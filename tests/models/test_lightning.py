@@ -5,8 +5,8 @@ import torch
 
 from lengthen import wrap
 from lengthen.models import sequence_start
+from lengthen.models.agreement import relative_error
 from lengthen.models.library_cache import LibraryPath
-from lengthen.models.parity import _error
 from tests.conftest import library_cache
 from tests.models import family_properties
 from tests.models.family_properties import *  # noqa: F403
@@ -68,12 +68,12 @@ def test_segments_give_one_run_which_the_library_s_path_does_not():
     whole, _ = path.run(IDS)
     head, cache = path.run(IDS[:, :40])
     tail, _ = path.run(IDS[:, 40:], cache)
-    assert _error(torch.cat([head, tail], 1), whole) > 1e-2
+    assert relative_error(torch.cat([head, tail], 1), whole) > 1e-2
 
     wrap(model)
     first = model(IDS[:, :40], initial_state=sequence_start(model, 3))
     second = model(IDS[:, 40:], initial_state=first.final_state)
-    assert _error(torch.cat([first.logits, second.logits], 1), whole) < 1e-5
+    assert relative_error(torch.cat([first.logits, second.logits], 1), whole) < 1e-5
 
 
 def test_the_balancing_loss_of_experts_is_the_library_s():

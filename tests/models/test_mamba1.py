@@ -5,7 +5,7 @@ import copy
 import torch
 
 from lengthen import wrap
-from lengthen.models.parity import _error
+from lengthen.models.agreement import relative_error
 from tests.models.family_properties import *  # noqa: F403
 from tests.models.family_properties import IDS, builder
 
@@ -73,7 +73,7 @@ def test_in_half_precision_the_step_is_summed_in_float32():
     before = model(IDS).final_state.tensors["backbone.layers.0.mixer"]["recurrent"]
     model.backbone.layers[0].mixer.dt_proj.weight.fill_(2.0**-10)
     after = model(IDS).final_state.tensors["backbone.layers.0.mixer"]["recurrent"]
-    assert _error(after, before) > 1e-4
+    assert relative_error(after, before) > 1e-4
 
 
 def test_an_adapter_on_the_step_s_projection_is_called():
@@ -84,5 +84,5 @@ def test_an_adapter_on_the_step_s_projection_is_called():
     adapted = wrap(get_peft_model(model, LoraConfig(r=2, target_modules=["dt_proj"], init_lora_weights=False)))
     logits = adapted(input_ids=IDS).logits
     logits.square().mean().backward()
-    assert _error(logits, plain) > 1e-3
+    assert relative_error(logits, plain) > 1e-3
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for n, p in adapted.named_parameters() if "lora" in n)

@@ -5,7 +5,7 @@ import torch
 from transformers.models.mamba2 import Mamba2Config, Mamba2ForCausalLM
 
 from lengthen import wrap
-from lengthen.models.parity import _error
+from lengthen.models.agreement import relative_error
 from tests.models.family_properties import IDS, builder
 from tests.models.fla_properties import *  # noqa: F403
 
@@ -71,8 +71,8 @@ def test_heads_share_groups_as_they_do_on_a_gpu():
     ).eval()
     same.load_state_dict(model.state_dict())
     expected = wrap(same)(IDS).logits
-    assert _error(model(IDS, use_cache=False).logits, expected) > 1e-2
-    assert _error(wrap(model)(IDS).logits, expected) < 1e-5
+    assert relative_error(model(IDS, use_cache=False).logits, expected) > 1e-2
+    assert relative_error(wrap(model)(IDS).logits, expected) < 1e-5
 
 
 @torch.no_grad()

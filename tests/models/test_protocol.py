@@ -10,7 +10,7 @@ from lengthen import check, post_train, unwrap, wrap
 from lengthen.data import load_corpus
 from lengthen.errors import InputError
 from lengthen.models import StatefulLayer
-from lengthen.models.parity import _error
+from lengthen.models.agreement import relative_error
 from lengthen.state import TensorSpec
 from tests.models.plain_models import frames
 
@@ -167,7 +167,7 @@ def test_resets_and_lengths_cut_the_scan_and_nothing_else(model):
         found = counted(X, reset=reset, attention_mask=mask)
         assert calls == [7, 5, 3, 5]
         alone = counted(X[1:2, 12:15])
-    assert _error(found.predictions[1, 12:15], alone.predictions[0]) < 1e-6
+    assert relative_error(found.predictions[1, 12:15], alone.predictions[0]) < 1e-6
     assert torch.equal(
         found.final_state.tensors["layers.0"]["sums"][1], alone.final_state.tensors["layers.0"]["sums"][0]
     )

@@ -5,8 +5,8 @@ import torch
 
 from lengthen import wrap
 from lengthen.models import fla_on_cpu
+from lengthen.models.agreement import relative_error
 from lengthen.models.call import Marks
-from lengthen.models.parity import _error
 from lengthen.models.retnet import _turned, retention
 from tests.models.family_properties import IDS, builder
 from tests.models.fla_properties import *  # noqa: F403
@@ -77,4 +77,4 @@ def test_a_retention_sees_differences_of_positions_however_it_is_cut():
     for part in x.split([1, 7, 50, 32], 1):
         out, state = retention(layer, part, state, Marks())
         found.append(out)
-    assert _error(torch.cat(found, 1), expected) < 1e-12
+    assert relative_error(torch.cat(found, 1), expected) < 1e-12

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from lengthen import check, stream, wrap, zero_state
+from lengthen.models.agreement import relative_error, state_error
 from lengthen.models.binding import sequence_start
 from lengthen.models.head import token_losses
-from lengthen.models.parity import _error, _state_error
 from lengthen.models.rg_lru import _bounded_sqrt
 from tests.models.family_properties import *  # noqa: F403
 from tests.models.family_properties import IDS, TEXT, builder
@@ -92,8 +92,8 @@ def test_rows_go_on_at_their_own_positions_past_the_window(windowed):
     found = windowed(tail, initial_state=state)
     for row, text in enumerate((head[0], head[1, :9], head[2, 8:])):
         alone = windowed(torch.cat([text, tail[row]])[None])
-        assert _error(found.logits[row], alone.logits[0, -29:]) < 1e-5
-        assert _state_error(found.final_state.index([row]), alone.final_state) < 1e-5
+        assert relative_error(found.logits[row], alone.logits[0, -29:]) < 1e-5
+        assert state_error(found.final_state.index([row]), alone.final_state) < 1e-5
 
 
 @torch.no_grad()
@@ -108,7 +108,7 @@ def test_positions_start_again_at_a_reset_past_the_window(windowed):
     found = windowed(tail, initial_state=state).logits
     for row, text in enumerate((middle[0, 12:], middle[1, :0])):
         alone = windowed(torch.cat([text, tail[row]])[None]).logits
-        assert _error(found[row], alone[0, -25:]) < 1e-5
+        assert relative_error(found[row], alone[0, -25:]) < 1e-5
 
 
 @torch.no_grad()

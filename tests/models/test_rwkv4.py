@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from lengthen import check, unwrap, wrap, zero_state
+from lengthen.models.agreement import relative_error, state_error
 from lengthen.models.binding import weights_fingerprint
-from lengthen.models.parity import _error, _state_error
 from tests.models.family_properties import *  # noqa: F403
 from tests.models.family_properties import IDS, PLAIN, builder
 
@@ -67,21 +67,21 @@ def test_no_mode_changes_the_weights(rescaled, tmp_path):
     """The library's own evaluation changes them, so that what it saves afterwards is another model."""
     saved = weights(rescaled)
     expected = rescaled.train()(IDS, **PLAIN).logits
-    assert _error(rescaled.eval()(IDS, **PLAIN).logits, expected) < 1e-4
+    assert relative_error(rescaled.eval()(IDS, **PLAIN).logits, expected) < 1e-4
     assert differing(weights(rescaled), saved) == {"output", "value"}
     rescaled.save_pretrained(tmp_path / "library")
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "library")
-    assert _error(again(IDS, **PLAIN).logits, expected) > 1e-2
+    assert relative_error(again(IDS, **PLAIN).logits, expected) > 1e-2
 
     wrap(rescaled)  # while rescaled
     fingerprint = weights_fingerprint(rescaled)
     for training in (True, False, True, False):
-        assert _error(rescaled.train(training)(IDS).logits, expected) < 1e-6
+        assert relative_error(rescaled.train(training)(IDS).logits, expected) < 1e-6
         rescaled.train(training)(IDS, use_cache=True)
         assert not differing(weights(rescaled), saved) and weights_fingerprint(rescaled) == fingerprint
     rescaled.save_pretrained(tmp_path / "lengthen")
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "lengthen")
-    assert _error(again(IDS, **PLAIN).logits, expected) < 1e-4  # rescaled: the norms' epsilon weighs more
+    assert relative_error(again(IDS, **PLAIN).logits, expected) < 1e-4  # rescaled: the norms' epsilon weighs more
 
 
 @torch.no_grad()
@@ -92,7 +92,7 @@ def test_copies_keep_their_weights_and_unwrap_lets_the_library_rescale_again(res
         assert torch.equal(copied(IDS).logits, rescaled(IDS).logits)
         assert not differing(weights(copied), before)
     expected = rescaled(IDS).logits
-    assert _error(unwrap(rescaled)(IDS, **PLAIN).logits, expected) < 1e-4
+    assert relative_error(unwrap(rescaled)(IDS, **PLAIN).logits, expected) < 1e-4
     assert differing(weights(rescaled), before) == {"output", "value"}
 
 
@@ -108,7 +108,7 @@ def test_nothing_is_written_into_a_state_and_gradients_flow_through_it(rescaled)
     first_state = rescaled(IDS[:, :20]).final_state
     held = first_state.clone()
     rescaled(IDS[:, 20:], initial_state=first_state).logits.square().mean().backward()
-    assert _state_error(first_state, held) == 0
+    assert state_error(first_state, held) == 0
     assert rescaled.rwkv.blocks[0].attention.time_decay.grad.abs().sum() > 0
 
 
@@ -127,6 +127,6 @@ def test_a_time_mix_of_another_width_than_the_model_passes_the_gate():
     model = builder("Rwkv", {"attention_hidden_size": 48})()
     with torch.no_grad():
         expected = model.train()(IDS, **PLAIN).logits
-        assert _error(wrap(model)(IDS).logits, expected) < 1e-6
+        assert relative_error(wrap(model)(IDS).logits, expected) < 1e-6
     result = check(model)
     assert result.passed, [c for c in result.checks if not c.passed]

@@ -3,7 +3,7 @@
 import pytest
 
 from lengthen import wrap
-from lengthen.models.parity import _error
+from lengthen.models.agreement import relative_error
 from tests.models.family_properties import IDS, builder
 from tests.models.fla_properties import *  # noqa: F403
 
@@ -36,5 +36,5 @@ def test_an_adapter_on_the_shares_projection_counts_as_it_does_merged():
     logits = adapted(input_ids=IDS).logits
     logits.square().mean().backward()
     assert all(p.grad.abs().sum() > 0 for n, p in adapted.named_parameters() if "lora_" in n)
-    assert _error(logits, wrap(builder("RWKV6", {})())(IDS).logits) > 1e-2
-    assert _error(adapted.merge_and_unload()(IDS).logits, logits) < 1e-5
+    assert relative_error(logits, wrap(builder("RWKV6", {})())(IDS).logits) > 1e-2
+    assert relative_error(adapted.merge_and_unload()(IDS).logits, logits) < 1e-5

@@ -10,8 +10,8 @@ import torch
 from lengthen import load, unwrap, wrap, zero_state
 from lengthen.errors import InputError
 from lengthen.models import is_wrapped, weights_fingerprint
+from lengthen.models.agreement import relative_error, state_error
 from lengthen.models.library_cache import LibraryPath
-from lengthen.models.parity import _error, _state_error
 from lengthen.models.tiny_models import TINY_MODELS, build_tiny_model
 from tests.conftest import checkpoint_activations, library_cache, tiny_mamba2
 
@@ -28,7 +28,7 @@ def masked(left, right):
 @torch.no_grad()
 def test_logits_equal_the_library_s(shaped_mamba2):
     expected = shaped_mamba2(IDS).logits
-    assert _error(wrap(shaped_mamba2)(IDS).logits, expected) < 1e-5
+    assert relative_error(wrap(shaped_mamba2)(IDS).logits, expected) < 1e-5
 
 
 @torch.no_grad()
@@ -37,7 +37,7 @@ def test_padded_logits_equal_the_library_s(shaped_mamba2, left, right):
     mask = masked(left, right)
     expected = shaped_mamba2(IDS, attention_mask=mask).logits
     found = wrap(shaped_mamba2)(IDS, attention_mask=mask).logits
-    assert _error(found[mask.bool()], expected[mask.bool()]) < 1e-5
+    assert relative_error(found[mask.bool()], expected[mask.bool()]) < 1e-5
 
 
 def test_padding_inside_a_row_is_the_identity():
@@ -47,8 +47,8 @@ def test_padding_inside_a_row_is_the_identity():
     with torch.no_grad():
         holes = model(IDS, attention_mask=mask)
         dense = model(torch.cat([IDS[:, :20], IDS[:, 33:]], 1))
-    assert _error(holes.logits[mask.bool()].view_as(dense.logits), dense.logits) < 1e-6
-    assert _state_error(holes.final_state, dense.final_state) < 1e-6
+    assert relative_error(holes.logits[mask.bool()].view_as(dense.logits), dense.logits) < 1e-6
+    assert state_error(holes.final_state, dense.final_state) < 1e-6
 
 
 def test_a_reset_on_padding_takes_effect_before_the_next_real_token():
@@ -59,8 +59,8 @@ def test_a_reset_on_padding_takes_effect_before_the_next_real_token():
     with torch.no_grad():
         found = model(IDS, attention_mask=mask, reset=reset)
         second = model(IDS[:2, 33:70])
-    assert _error(found.logits[:2, 33:70], second.logits) < 1e-6
-    assert _state_error(found.final_state.index([0, 1]), second.final_state) < 1e-6
+    assert relative_error(found.logits[:2, 33:70], second.logits) < 1e-6
+    assert state_error(found.final_state.index([0, 1]), second.final_state) < 1e-6
     assert all(t[2].abs().sum() == 0 for named in found.final_state.tensors.values() for t in named.values())
 
 
@@ -75,7 +75,7 @@ def test_loss_equals_the_library_s_and_holds_no_logits(shaped_mamba2):
     assert output.logits is None
     torch.testing.assert_close(output.loss, expected.loss, rtol=1e-5, atol=0)
     for name, parameter in shaped_mamba2.named_parameters():
-        assert _error(parameter.grad, grads[name]) < 5e-5, name
+        assert relative_error(parameter.grad, grads[name]) < 5e-5, name
 
 
 def test_targets_at_padding_are_not_counted():
@@ -185,7 +185,10 @@ def states_matter(model, reference):
     with torch.no_grad():
         found, expected = model(input_ids=IDS, initial_state=state), reference(input_ids=IDS, initial_state=state)
         plain = reference(input_ids=IDS)
-    return _error(found.logits.float(), expected.logits) < 1e-6 and _error(expected.logits, plain.logits) > 1e-2
+    return (
+        relative_error(found.logits.float(), expected.logits) < 1e-6
+        and relative_error(expected.logits, plain.logits) > 1e-2
+    )
 
 
 def test_wrapping_twice_changes_nothing():
@@ -266,7 +269,7 @@ def test_two_checkpointed_segments_in_one_backward_keep_their_own_states():
         (first.loss + second.loss).backward()
         return torch.cat([p.grad.flatten() for p in model.parameters()])
 
-    assert _error(gradients(True), gradients(False)) < 1e-6
+    assert relative_error(gradients(True), gradients(False)) < 1e-6
 
 
 def test_checkpointing_outside_the_call_is_refused_rather_than_wrong():
@@ -288,7 +291,7 @@ def test_save_pretrained_loads_in_the_plain_library(tmp_path, shaped_mamba2):
     plain = Mamba2ForCausalLM.from_pretrained(tmp_path)
     assert not is_wrapped(plain)
     with torch.no_grad():
-        assert _error(plain(IDS).logits, shaped_mamba2(IDS).logits) < 1e-5
+        assert relative_error(plain(IDS).logits, shaped_mamba2(IDS).logits) < 1e-5
     assert weights_fingerprint(load(tmp_path)) == weights_fingerprint(shaped_mamba2)
 
 
@@ -346,7 +349,7 @@ def test_a_mixture_of_experts_loads_and_runs_in_float64(tmp_path):
     model.save_pretrained(tmp_path)
     ids = IDS[:, :20] % 64
     with torch.no_grad():
-        assert _error(load(tmp_path, dtype="float64")(ids).logits, wrap(model)(ids).logits) < 1e-5
+        assert relative_error(load(tmp_path, dtype="float64")(ids).logits, wrap(model)(ids).logits) < 1e-5
 
 
 class Payload:

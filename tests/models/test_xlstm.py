@@ -7,8 +7,8 @@ from transformers.models.xlstm.modeling_xlstm import xLSTMPreTrainedModel
 
 from lengthen import check, stream, wrap, zero_state
 from lengthen.errors import InputError
+from lengthen.models.agreement import relative_error, state_error
 from lengthen.models.library_cache import LibraryPath
-from lengthen.models.parity import _error, _state_error
 from tests.conftest import library_cache
 from tests.models.family_properties import *  # noqa: F403
 from tests.models.family_properties import IDS, PLAIN, TEXT, InFloat64, builder
@@ -86,7 +86,7 @@ def test_loss_and_gradients_equal_the_library_s(build):
         loss.backward()
     torch.testing.assert_close(loss, expected, rtol=1e-9, atol=0)
     for name, parameter in model.named_parameters():
-        assert _error(parameter.grad, grads[name]) < 1e-8, name
+        assert relative_error(parameter.grad, grads[name]) < 1e-8, name
 
 
 def test_a_width_at_which_the_library_s_cache_fails_passes_the_gate(narrow):
@@ -94,7 +94,7 @@ def test_a_width_at_which_the_library_s_cache_fails_passes_the_gate(narrow):
         with pytest.raises((ValueError, AssertionError), match="matC_old has wrong shape"):
             narrow(IDS[:, :1], use_cache=True)
         expected = narrow(IDS, **PLAIN).logits
-        assert _error(wrap(narrow)(IDS).logits, expected) < 1e-5
+        assert relative_error(wrap(narrow)(IDS).logits, expected) < 1e-5
     result = check(narrow)
     assert result.passed, [c for c in result.checks if not c.passed]
 
@@ -111,7 +111,7 @@ def test_nothing_is_written_into_a_state_and_gradients_flow_through_it(narrow):
     state = model(IDS[:, :20]).final_state
     before = state.clone()
     model(IDS[:, 20:], initial_state=state).logits.square().mean().backward()
-    assert _state_error(state, before) == 0
+    assert state_error(state, before) == 0
     assert model.backbone.blocks[0].mlstm_layer.fgate_preact.bias.grad.abs().sum() > 0
 
 
@@ -127,7 +127,7 @@ def test_a_reset_leaves_the_very_state_of_a_fresh_start(narrow):
     found, alone = narrow(IDS, reset=reset).final_state, narrow(IDS[:, 30:]).final_state
     maxima = [named["maximum"] for named in alone.tensors.values()]
     assert all((maximum > -1).all() for maximum in maxima)
-    assert _state_error(found, alone) < 1e-6
+    assert state_error(found, alone) < 1e-6
 
 
 @torch.no_grad()
@@ -151,7 +151,7 @@ def test_an_input_that_the_library_would_cut_is_refused_and_streams(narrow):
     streamed = torch.cat([part.losses for part in stream(narrow, TEXT, segment=64)], 1)
     narrow.config.max_inference_chunksize = 16384
     whole = torch.cat([part.losses for part in stream(narrow, TEXT, segment=201)], 1)
-    assert _error(streamed, whole) < 1e-5
+    assert relative_error(streamed, whole) < 1e-5
 
 
 def test_the_package_s_own_model_passes_the_gate_and_trains_through_its_state():
@@ -177,7 +177,7 @@ def test_the_package_s_own_model_passes_the_gate_and_trains_through_its_state():
     wrap(model)
     first_part = model(TEXT[:, :50])
     second_part = model(TEXT[:, 50:128], initial_state=first_part.final_state)
-    assert _error(torch.cat([first_part.predictions, second_part.predictions], 1), expected) < 1e-5
+    assert relative_error(torch.cat([first_part.predictions, second_part.predictions], 1), expected) < 1e-5
     second_part.predictions.square().mean().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     result = check(model, inputs=TEXT)

@@ -24,7 +24,7 @@ from lengthen.data import LaneWindows, ShuffledWindows, load_corpus
 from lengthen.errors import InputError, RunError
 from lengthen.interventions import Intervention, Rows, intervention_named
 from lengthen.models import is_wrapped, tokenizer_for, unwrap
-from lengthen.models.parity import _error
+from lengthen.models.agreement import relative_error
 from lengthen.training import Mamba2Recipe
 from tests.conftest import tiny_mamba2
 
@@ -75,7 +75,7 @@ def test_equals_a_plain_loop(plays, make):
     record = post_train(model, plays[0], intervention=make(), **FAST)
     expected, losses = by_hand(plays[0], make(), lanes=make is TBPTT)
     assert record.losses == pytest.approx(losses, rel=1e-5)
-    assert _error(weights(model), weights(expected)) < 1e-5
+    assert relative_error(weights(model), weights(expected)) < 1e-5
 
 
 def test_interventions_change_what_is_learnt(plays):
@@ -85,7 +85,7 @@ def test_interventions_change_what_is_learnt(plays):
         record = post_train(model, plays[0], intervention=make(), **FAST)
         ends[record.intervention] = weights(model)
     names = list(ends)
-    assert all(_error(ends[a], ends[b]) > 1e-4 for i, a in enumerate(names) for b in names[:i])
+    assert all(relative_error(ends[a], ends[b]) > 1e-4 for i, a in enumerate(names) for b in names[:i])
 
 
 @pytest.mark.parametrize(
@@ -102,14 +102,14 @@ def test_micro_batches_change_nothing(plays, make):
     models = [tiny_mamba2(), tiny_mamba2()]
     records = [post_train(m, plays[0], intervention=make(), accumulation=a, **FAST) for m, a in zip(models, (1, 4))]
     assert records[1].losses == pytest.approx(records[0].losses, rel=1e-5)
-    assert _error(weights(models[1]), weights(models[0])) < 1e-4
+    assert relative_error(weights(models[1]), weights(models[0])) < 1e-4
 
 
 def test_gradient_checkpointing_changes_nothing(plays):
     models = [tiny_mamba2(), tiny_mamba2()]
     for model, config in zip(models, ({}, {"gradient_checkpointing": True})):
         post_train(model, plays[0], intervention=StatePassing(), config=config, **FAST)
-    assert _error(weights(models[1]), weights(models[0])) < 1e-6
+    assert relative_error(weights(models[1]), weights(models[0])) < 1e-6
 
 
 def test_bf16_autocast_keeps_the_state_in_float32(plays):
@@ -152,7 +152,7 @@ def test_the_saved_model_is_the_library_s(tmp_path, plays, name):
     assert not is_wrapped(plain) and set(plain.state_dict()) == set(before)
     ids = torch.randint(256, (2, 50))
     with torch.no_grad():
-        assert _error(plain(ids).logits, model.eval()(ids).logits) < 1e-5
+        assert relative_error(plain(ids).logits, model.eval()(ids).logits) < 1e-5
     assert any(not torch.equal(plain.state_dict()[n], t) for n, t in before.items())
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["step"] == 4 and len(record.losses) == 4
@@ -234,7 +234,9 @@ def test_micro_batches_of_unequal_token_counts_change_nothing():
     ]
     assert records[1].losses == pytest.approx(records[0].losses, rel=1e-5)
     start = weights(tiny_mamba2())
-    assert _error(weights(models[1]) - start, weights(models[0]) - start) < 1e-3  # float32 rounding of small steps
+    assert (
+        relative_error(weights(models[1]) - start, weights(models[0]) - start) < 1e-3
+    )  # float32 rounding of small steps
 
 
 def test_the_tokenizer_goes_where_the_model_goes(tmp_path):

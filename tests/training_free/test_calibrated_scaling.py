@@ -8,9 +8,9 @@ from transformers.models.mamba2 import modeling_mamba2
 from lengthen import stream, unwrap
 from lengthen.errors import InputError, RunError
 from lengthen.models import weights_fingerprint
+from lengthen.models.agreement import relative_error
 from lengthen.models.hooked_layers import hooked
 from lengthen.models.hooks import LayerView
-from lengthen.models.parity import _error
 from lengthen.training_free import Calibration, method_of
 from lengthen.training_free.scale_search import LEAST, descent, spsa
 from lengthen.training_free.weight_edits import edited, rates
@@ -46,8 +46,8 @@ def test_a_fit_lowers_the_loss_on_its_own_text_and_leaves_the_model(name, model_
         assert torch.cat([part.losses for part in stream(model, LONG)], 1).mean() < untouched
         whole = run(model)
         for segment in (1, 7):
-            assert _error(run(model, segment=segment), whole) < 1e-5
-    assert _error(whole, before) > 1e-5
+            assert relative_error(run(model, segment=segment), whole) < 1e-5
+    assert relative_error(whole, before) > 1e-5
     assert weights_fingerprint(model) == weights and torch.equal(run(model), before)
     with hooked(model, fitted.method.hook({layer: torch.tensor(1.0) for layer in fitted.tensors})):
         assert torch.equal(run(model), before)
@@ -66,7 +66,7 @@ def test_a_long_text_is_read_in_segments_as_in_one_run(monkeypatch):
     model, whole, parts = small_model("Mamba2"), calibration(), calibration()
     expected = whole.long_losses(model)
     monkeypatch.setattr("lengthen.training_free.fitting.SEGMENT", 24)
-    assert _error(parts.long_losses(model), expected) < 1e-5
+    assert relative_error(parts.long_losses(model), expected) < 1e-5
     assert (whole.forwards, parts.forwards) == (1, 3) and whole.tokens_read == parts.tokens_read == 128
 
 
@@ -86,8 +86,8 @@ def bowl(scales):
 
 def test_searches_find_the_bottom_of_a_bowl():
     start = torch.ones(2)
-    assert _error(spsa(bowl, start, steps=60, rate=0.2, seed=0), torch.tensor([0.5, 2.0])) < 0.05
-    assert _error(descent(bowl, start, steps=60, rate=0.1), torch.tensor([0.5, 2.0])) < 0.05
+    assert relative_error(spsa(bowl, start, steps=60, rate=0.2, seed=0), torch.tensor([0.5, 2.0])) < 0.05
+    assert relative_error(descent(bowl, start, steps=60, rate=0.1), torch.tensor([0.5, 2.0])) < 0.05
     assert torch.equal(start, torch.ones(2))
 
 
@@ -128,7 +128,7 @@ def test_modulated_decays_are_an_edit_of_the_rates():
         found = logits(model(IDS))
     weights = {name: p + fitted.tensors[name.removesuffix(".A_log")].log() for name, p in rates("it", model).items()}
     with edited(model, weights):
-        assert _error(found, logits(model(IDS))) < 1e-6
+        assert relative_error(found, logits(model(IDS))) < 1e-6
 
 
 def unscaled(dt, bias, factor):
@@ -158,7 +158,12 @@ def test_a_kernel_that_knows_no_scaling_computes_it_from_other_inputs(name, fact
 
     kernel = modeling_mamba2.mamba2_chunk_scan
     monkeypatch.setattr(modeling_mamba2, "mamba2_chunk_scan", scaled)
-    assert _error(unwrap(model)(IDS, use_cache=False).logits, expected) < 1e-5 < 1e-3 < _error(before, expected)
+    assert (
+        relative_error(unwrap(model)(IDS, use_cache=False).logits, expected)
+        < 1e-5
+        < 1e-3
+        < relative_error(before, expected)
+    )
 
 
 def test_refusals():

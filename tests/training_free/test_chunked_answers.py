@@ -6,7 +6,7 @@ import torch
 
 from lengthen import stream, wrap
 from lengthen.errors import InputError
-from lengthen.models.parity import _error
+from lengthen.models.agreement import relative_error
 from lengthen.streaming import generate
 from lengthen.tasks.answering import scores
 from lengthen.tasks.catalogue import TASKS
@@ -70,7 +70,7 @@ def test_the_chunk_of_least_entropy_is_answered_from(model):
         assert len(rows) > 2
         for layer, named in expected.tensors.items():
             for name, t in named.items():
-                assert _error(found[i].tensors[layer][name], t) < 1e-5
+                assert relative_error(found[i].tensors[layer][name], t) < 1e-5
 
 
 @torch.no_grad()

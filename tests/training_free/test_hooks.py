@@ -8,11 +8,11 @@ import torch
 from lengthen import stream, wrap, zero_state
 from lengthen.errors import InputError
 from lengthen.models import weights_fingerprint
+from lengthen.models.agreement import relative_error
 from lengthen.models.call import Marks
 from lengthen.models.hooked_layers import hooked
 from lengthen.models.hooks import Hook
 from lengthen.models.mamba2 import forward as mamba2_forward
-from lengthen.models.parity import _error
 from lengthen.streaming import generate, reset_losses
 from lengthen.training_free.resets import HardReset
 from tests.training_free.small_models import (
@@ -101,8 +101,8 @@ def test_segments_equal_one_run_and_nothing_stays(name):
     with hooked(model, hook):
         whole = run(model, text)
         for segment in (1, 7):
-            assert _error(run(model, text, segment=segment), whole) < 1e-5, segment
-    assert _error(whole, before) > 1e-3
+            assert relative_error(run(model, text, segment=segment), whole) < 1e-5, segment
+    assert relative_error(whole, before) > 1e-3
     assert torch.equal(run(model, text), before) and weights_fingerprint(model) == weights
     with pytest.raises(ZeroDivisionError), hooked(model, hook):
         raise ZeroDivisionError
@@ -124,8 +124,8 @@ def test_generate_runs_under_the_hook(name):
         if hasattr(model, "backbone"):
             with pytest.raises(InputError, match="outside the wrapped model's forward"):
                 model.backbone(IDS)
-    assert _error(torch.stack(made.logits, 1), expected) < 1e-5
-    assert _error(logits(model(made.sequences))[:, 11:-1], expected) > 1e-3
+    assert relative_error(torch.stack(made.logits, 1), expected) < 1e-5
+    assert relative_error(logits(model(made.sequences))[:, 11:-1], expected) > 1e-3
 
 
 @torch.no_grad()
@@ -138,7 +138,7 @@ def test_a_skipped_token_leaves_the_state_bit_equal(name):
     for key, value in recurrent_tensors(found).items():
         before = recurrent_tensors(start)[key]
         if name == "RetNet":  # seen from 28 positions on, the same state is turned
-            assert not torch.equal(value, before) and _error(value.norm(dim=-2), before.norm(dim=-2)) < 0.5
+            assert not torch.equal(value, before) and relative_error(value.norm(dim=-2), before.norm(dim=-2)) < 0.5
         else:
             assert torch.equal(value, before), key
 
@@ -178,9 +178,9 @@ def test_tokens_that_leave_are_never_seen_by_later_layers():
     assert not y[left].any() and y[~left].abs().min(-1).values.max() > 0
     for row in range(2):
         expected, final = mamba2_forward(mixers[1], x[row : row + 1, ~left[row]], None, Marks())
-        assert _error(y[row, ~left[row]], expected[0]) < 1e-6
+        assert relative_error(y[row, ~left[row]], expected[0]) < 1e-6
         for name, value in final.items():
-            assert _error(state.tensors["backbone.layers.1.mixer"][name][row], value[0]) < 1e-6
+            assert relative_error(state.tensors["backbone.layers.1.mixer"][name][row], value[0]) < 1e-6
 
 
 @torch.no_grad()
@@ -192,9 +192,9 @@ def test_a_state_zeroed_at_each_period_is_a_run_of_its_own(name):
     with hooked(model, HardReset(8).hook({"period": torch.tensor(8)})):
         found = run(model, segment=13)
     if name == "RecurrentGemma":
-        assert _error(found[:, :8], expected[:, :8]) < 1e-5
+        assert relative_error(found[:, :8], expected[:, :8]) < 1e-5
     else:
-        assert _error(found, expected) < 1e-5
+        assert relative_error(found, expected) < 1e-5
 
 
 @torch.no_grad()
@@ -206,13 +206,13 @@ def test_padding_counts_no_position_and_packed_rows_count_their_own(name):
         mask = torch.ones(2, 20, dtype=torch.long)
         mask[:, :7] = 0
         padded = model(torch.cat([IDS[:, :7], IDS[:, :13]], 1), attention_mask=mask)
-        assert _error(logits(padded)[:, 7:], alone) < 1e-5
+        assert relative_error(logits(padded)[:, 7:], alone) < 1e-5
         on = logits(model(IDS[:, 13:30], initial_state=padded.final_state))
-        assert _error(on, logits(model(IDS[:, :30]))[:, 13:]) < 1e-5
+        assert relative_error(on, logits(model(IDS[:, :30]))[:, 13:]) < 1e-5
         reset = torch.zeros(2, 21, dtype=torch.bool)
         reset[:, 8] = True
         packed = logits(model(torch.cat([IDS[:, 30:], IDS[:, :13]], 1), reset=reset))
-        assert _error(packed[:, 8:], alone) < 1e-5
+        assert relative_error(packed[:, 8:], alone) < 1e-5
 
 
 @torch.no_grad()
@@ -223,7 +223,7 @@ def test_what_a_sequence_starts_from_is_not_cut_down():
     expected = logits(model(IDS[:, :5], initial_state=start))
     with hooked(model, Halving()):
         start = zero_state(model, 2).map(lambda t, _: torch.ones_like(t) if t.is_floating_point() else t)
-        assert _error(logits(model(IDS[:, :5], initial_state=start)), expected) < 1e-6
+        assert relative_error(logits(model(IDS[:, :5], initial_state=start)), expected) < 1e-6
 
 
 @torch.no_grad()
@@ -234,7 +234,7 @@ def test_memory_starts_anew_at_the_start_of_a_packed_row():
     with hooked(model, Forgetful()):
         alone = logits(model(IDS[:, :17]))
         packed = logits(model(torch.cat([IDS[:, 30:], IDS[:, :17]], 1), reset=reset))
-    assert _error(packed[0, 8:], alone[0]) < 1e-5 and _error(packed[1, 8:], alone[1]) > 1e-3
+    assert relative_error(packed[0, 8:], alone[0]) < 1e-5 and relative_error(packed[1, 8:], alone[1]) > 1e-3
 
 
 @torch.no_grad()
@@ -262,7 +262,7 @@ def test_a_hook_takes_over_the_read(name):
     expected = run(model)
     with hooked(model, Split()):
         for segment in (None, 10):
-            assert _error(run(model, segment=segment), expected) < 1e-5
+            assert relative_error(run(model, segment=segment), expected) < 1e-5
         memory = run_state(model)
     assert any(t.abs().sum() > 0 for named in memory.tensors.values() for n, t in named.items() if n == "hook.quarter")
 

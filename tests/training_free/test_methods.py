@@ -8,9 +8,9 @@ import torch
 from lengthen import stream
 from lengthen.errors import InputError
 from lengthen.models import weights_fingerprint
+from lengthen.models.agreement import relative_error
 from lengthen.models.hooked_layers import hooked
 from lengthen.models.hooks import LayerView
-from lengthen.models.parity import _error
 from lengthen.training_free import Calibration, method_of
 from lengthen.training_free.decay_matching import DecayScaling, mean_log_decays
 from lengthen.training_free.spectrum import winsorised
@@ -60,8 +60,8 @@ def test_segments_equal_one_run_and_the_model_comes_back_bit_for_bit(name, model
     with fitted.apply(model):
         whole = run(model)
         for segment in (1, 7):
-            assert _error(run(model, segment=segment), whole) < 1e-5
-    assert _error(whole, before) > 1e-5
+            assert relative_error(run(model, segment=segment), whole) < 1e-5
+    assert relative_error(whole, before) > 1e-5
     assert weights_fingerprint(model) == weights and torch.equal(run(model), before)
     with method_of(changing_nothing).fit(model, calibration()).apply(model):
         assert torch.equal(run(model), before)
@@ -113,7 +113,7 @@ def test_halved_steps_are_the_model_s_own_with_halved_steps(name):
     for block in model.backbone.layers:  # softplus(0) / 2 = log(2) / 2 = softplus(log(sqrt(2) - 1))
         bias = block.mixer.dt_bias if name == "Mamba2" else block.mixer.dt_proj.bias
         bias.fill_(math.log(math.sqrt(2) - 1))
-    assert _error(found, logits(model(IDS))) < 1e-6
+    assert relative_error(found, logits(model(IDS))) < 1e-6
 
 
 @torch.no_grad()
@@ -158,7 +158,7 @@ def test_the_same_scaling_as_a_weight_edit_and_token_by_token(name):
     layers = {n.removesuffix(".A_log"): torch.tensor(0.6) for n in log_rates}
     with hooked(model, DecayScaling("a method", layers)):
         found = logits(model(IDS))
-    assert _error(found, expected) < 1e-6 and _error(found, logits(model(IDS))) > 1e-3
+    assert relative_error(found, expected) < 1e-6 and relative_error(found, logits(model(IDS))) > 1e-3
 
 
 def test_reduced_retention_by_hand():
@@ -190,4 +190,4 @@ def test_soft_resets_by_hand():
         state = model(IDS[:, low:high], initial_state=state).final_state
     for layer, named in state.tensors.items():
         for name, t in named.items():
-            assert _error(found.tensors[layer][name], t) < 1e-6
+            assert relative_error(found.tensors[layer][name], t) < 1e-6

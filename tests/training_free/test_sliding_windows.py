@@ -7,8 +7,8 @@ from lengthen import stream
 from lengthen.errors import InputError
 from lengthen.kernels import gated_linear_attention, ssd
 from lengthen.models import weights_fingerprint
+from lengthen.models.agreement import relative_error
 from lengthen.models.hooks import LayerView
-from lengthen.models.parity import _error
 from lengthen.training_free import Calibration, method_of
 from tests.training_free.small_models import IDS, READ, TEXT, logits, recurrent_tensors, small_model
 
@@ -34,8 +34,8 @@ def test_segments_equal_one_run_and_the_model_comes_back_bit_for_bit(method, mod
     with method_of(f"{method}=3").fit(model).apply(model):
         whole = run(model)
         for segment in (1, 7):
-            assert _error(run(model, segment=segment), whole) < 1e-5
-    assert _error(whole, before) > 1e-5
+            assert relative_error(run(model, segment=segment), whole) < 1e-5
+    assert relative_error(whole, before) > 1e-5
     with method_of(f"{method}=1000").fit(model).apply(model):
         assert torch.equal(run(model), before)
     assert torch.equal(run(model), before) and weights_fingerprint(model) == weights
@@ -69,8 +69,8 @@ def test_a_difference_of_states_is_each_window_run_from_zero(kind):
         first = max(0, t - window + (bonus is None))
         y, _ = kernel(*(x[:, first : t + 1] for x in inputs), initial_state=zero, **options)
         expected.append(y[:, -1:])
-    assert _error(torch.cat(found, 1), torch.cat(expected, 1)) < 1e-5
-    assert _error(state, kernel(*inputs, initial_state=zero, **options)[1]) < 1e-5
+    assert relative_error(torch.cat(found, 1), torch.cat(expected, 1)) < 1e-5
+    assert relative_error(state, kernel(*inputs, initial_state=zero, **options)[1]) < 1e-5
 
 
 def test_a_window_by_hand():
@@ -109,13 +109,13 @@ def test_padding_is_no_token_and_packed_rows_begin_anew(method, model_name):
         rows = [torch.cat([IDS[0, :13], IDS[0, :7]]), torch.cat([IDS[1, :7], IDS[1, :13]])]
         padded = model(torch.stack(rows), attention_mask=mask)
         found = torch.stack([logits(padded)[0, :13], logits(padded)[1, 7:]])
-        assert _error(found, logits(alone)) < 1e-5
+        assert relative_error(found, logits(alone)) < 1e-5
         for key, t in recurrent_tensors(padded.final_state).items():
-            assert _error(t, recurrent_tensors(alone.final_state)[key]) < 1e-5
+            assert relative_error(t, recurrent_tensors(alone.final_state)[key]) < 1e-5
         after = logits(model(IDS[:, 13:22], initial_state=padded.final_state))
-        assert _error(after, on[:, 13:]) < 1e-5
+        assert relative_error(after, on[:, 13:]) < 1e-5
         packed = logits(model(torch.cat([IDS[:, 30:], IDS[:, :13]], 1), reset=reset))
-        assert _error(packed[:, 8:], logits(alone)) < 1e-5
+        assert relative_error(packed[:, 8:], logits(alone)) < 1e-5
 
 
 def test_refusals():

@@ -6,8 +6,8 @@ import torch
 from lengthen import stream
 from lengthen.errors import InputError
 from lengthen.models import weights_fingerprint
+from lengthen.models.agreement import relative_error
 from lengthen.models.language_models import run_base
-from lengthen.models.parity import _error
 from lengthen.streaming import generate
 from lengthen.training_free import Calibration, method_of
 from lengthen.training_free.decay_totals import decay_totals
@@ -37,8 +37,8 @@ def test_segments_equal_one_run_and_the_model_comes_back_bit_for_bit(name):
     with method_of("staggered-lanes:window=8").fit(model).apply(model):
         whole = run(model)
         for segment in (1, 7):
-            assert _error(run(model, segment=segment), whole) < 1e-5
-    assert _error(whole, before) > 1e-4
+            assert relative_error(run(model, segment=segment), whole) < 1e-5
+    assert relative_error(whole, before) > 1e-4
     assert torch.equal(run(model), before) and weights_fingerprint(model) == weights
 
 
@@ -60,7 +60,7 @@ def test_lanes_are_overlapping_windows(name, method, lanes):
     model = small_model(name)
     with method_of(f"{method}:window=8").fit(model).apply(model):
         found = logits(model(IDS[:, :30]))
-    assert _error(found, overlapping(model, 8, lanes)) < 1e-5
+    assert relative_error(found, overlapping(model, 8, lanes)) < 1e-5
 
 
 @torch.no_grad()
@@ -73,10 +73,10 @@ def test_a_state_is_one_row_a_sequence():
         state = model(IDS[:, :13]).final_state
         assert state.rows == 2
         swapped = logits(model(IDS[[1, 0], 13:30], initial_state=state.index([1, 0])))
-        assert _error(swapped, expected[[1, 0], 13:]) < 1e-5
+        assert relative_error(swapped, expected[[1, 0], 13:]) < 1e-5
         joined = type(state).concatenate([state, model(IDS[:, :5]).final_state])
         on = logits(model(torch.cat([IDS[:, 13:25], IDS[:, 5:17]]), initial_state=joined))
-        assert _error(on, torch.cat([expected[:, 13:25], expected[:, 5:17]])) < 1e-5
+        assert relative_error(on, torch.cat([expected[:, 13:25], expected[:, 5:17]])) < 1e-5
         made = generate(model, IDS[:, :12], 6)[0]
         options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
         by_library = model.generate(input_ids=IDS[:, :12], attention_mask=torch.ones_like(IDS[:, :12]), **options)
@@ -97,9 +97,9 @@ def test_padding_is_no_token(name):
         whole = logits(model(IDS[:, :30]))
         padded = model(torch.stack(rows), attention_mask=mask)
         found = torch.stack([logits(padded)[0, 7:], logits(padded)[1, :19]])
-        assert _error(found, whole[:, :19]) < 1e-5
+        assert relative_error(found, whole[:, :19]) < 1e-5
         on = logits(model(IDS[:, 19:30], initial_state=padded.final_state))
-        assert _error(on, whole[:, 19:]) < 1e-5
+        assert relative_error(on, whole[:, 19:]) < 1e-5
 
 
 def test_refusals():

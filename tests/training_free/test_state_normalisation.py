@@ -7,8 +7,8 @@ from lengthen import stream
 from lengthen.errors import InputError
 from lengthen.kernels import gated_linear_attention, ssd
 from lengthen.models import weights_fingerprint
+from lengthen.models.agreement import relative_error
 from lengthen.models.hooks import LayerView
-from lengthen.models.parity import _error
 from lengthen.state import TensorSpec
 from lengthen.training_free import Calibration, method_of
 from tests.training_free.small_models import CALIBRATION, IDS, READ, TEXT, logits, recurrent_tensors, small_model
@@ -44,8 +44,8 @@ def test_segments_equal_one_run_and_the_model_comes_back_bit_for_bit(method, not
     with fitted.apply(model):
         whole = run(model)
         for segment in (1, 7):
-            assert _error(run(model, segment=segment), whole) < 1e-5
-    assert _error(whole, before) > 1e-5
+            assert relative_error(run(model, segment=segment), whole) < 1e-5
+    assert relative_error(whole, before) > 1e-5
     with method_of(nothing).fit(model).apply(model):
         assert torch.equal(run(model), before)
     assert torch.equal(run(model), before) and weights_fingerprint(model) == weights
@@ -106,9 +106,9 @@ def test_padding_is_no_token(method):
     with method_of(method).fit(model).apply(model):
         alone = model(IDS[:, :13])
         padded = model(torch.cat([IDS[:, :7], IDS[:, :13]], 1), attention_mask=mask)
-    assert _error(logits(padded)[:, 7:], logits(alone)) < 1e-5
+    assert relative_error(logits(padded)[:, 7:], logits(alone)) < 1e-5
     for key, t in recurrent_tensors(padded.final_state).items():
-        assert _error(t, recurrent_tensors(alone.final_state)[key]) < 1e-5
+        assert relative_error(t, recurrent_tensors(alone.final_state)[key]) < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import torch
 from lengthen import stream
 from lengthen.errors import InputError
 from lengthen.models import weights_fingerprint
+from lengthen.models.agreement import relative_error
 from lengthen.models.hooked_layers import hooked
 from lengthen.models.hooks import Hook, LayerView
-from lengthen.models.parity import _error
 from lengthen.training_free import Calibration, method_of
 from lengthen.training_free.step_thresholds import step_threshold
 from tests.training_free.small_models import CALIBRATION, TEXT, recurrent_tensors, small_model
@@ -32,8 +32,8 @@ def test_segments_equal_one_run_and_the_model_comes_back_bit_for_bit(name):
     with fitted.apply(model):
         whole = run(model)
         for segment in (1, 7):
-            assert _error(run(model, segment=segment), whole) < 1e-5
-    assert _error(whole, before) > 1e-4
+            assert relative_error(run(model, segment=segment), whole) < 1e-5
+    assert relative_error(whole, before) > 1e-4
     assert weights_fingerprint(model) == weights and torch.equal(run(model), before)
     for text, length in (("long-mamba:theta=1", 128), ("long-mamba:theta=0", 32), ("long-mamba:theta=0", 16)):
         with method_of(text).fit(model, calibration(length)).apply(model):

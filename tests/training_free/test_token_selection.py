@@ -7,9 +7,9 @@ import torch
 from lengthen import stream, wrap
 from lengthen.diagnosis.remembrance import effective_remembrance
 from lengthen.errors import InputError
+from lengthen.models.agreement import relative_error
 from lengthen.models.hooked_layers import hooked
 from lengthen.models.hooks import Hook
-from lengthen.models.parity import _error
 from lengthen.streaming import generate, reset_losses
 from lengthen.tasks.shared_prefixes import Cost, final_states
 from lengthen.training_free import Calibration, method_of
@@ -67,7 +67,7 @@ def test_the_last_layer_s_state_is_that_of_the_chosen_tokens_alone(name):
     assert torch.equal(y.abs().sum(-1) > 0, chosen) and chosen.sum(1).tolist() == [10, 10]
     for row in range(2):
         expected = model.backbone.layers[1].mixer(x[row : row + 1, chosen[row]])
-        assert _error(y[row, chosen[row]], expected[0]) < 1e-5
+        assert relative_error(y[row, chosen[row]], expected[0]) < 1e-5
     assert found.tensors[layers[1]].keys() == {"recurrent", "window"}
 
 
@@ -86,9 +86,9 @@ def test_tokens_leave_at_each_of_several_layers():
         alone = model(IDS[:1, 5:])
     assert first.sum(1).tolist() == [12, 12] and second.sum(1).tolist() == [6, 6]
     assert torch.equal(first & second, second) and not first[:, -6:].all(1).any()
-    assert _error(logits(output)[0, 5:], logits(alone)[0]) < 1e-5
+    assert relative_error(logits(output)[0, 5:], logits(alone)[0]) < 1e-5
     for key, value in recurrent_tensors(output.final_state).items():
-        assert _error(value[:1], recurrent_tensors(alone.final_state)[key]) < 1e-5
+        assert relative_error(value[:1], recurrent_tensors(alone.final_state)[key]) < 1e-5
 
 
 @torch.no_grad()
@@ -107,8 +107,8 @@ def test_a_prompt_is_thinned_out_once_and_what_follows_is_not():
             output = model(token, initial_state=state)
             state = output.final_state
             apart.append(logits(output))
-        assert _error(torch.cat(apart, 1), together) < 1e-5
-    assert _error(logits(prompt)[:, -1], before[:, -1]) > 1e-3
+        assert relative_error(torch.cat(apart, 1), together) < 1e-5
+    assert relative_error(logits(prompt)[:, -1], before[:, -1]) > 1e-3
     assert torch.equal(logits(model(IDS)), before)
     with fitted(model, "deci-mamba:base=38").apply(model):
         assert torch.equal(logits(model(IDS)), before)
