@@ -1,6 +1,7 @@
-"""Draws the figures of README and pages, light and dark: python docs/draw_figures.py DEMO_RUN writes docs/figures/*.svg.
+"""Draws the figures of README and pages, light and dark: python docs/draw_figures.py RUN... writes docs/figures/*.svg.
 
-DEMO_RUN is the run folder of `lengthen demo`; `make figures` makes it first. What the other figures show is computed here.
+A RUN is the run folder of `lengthen demo`, which `make figures` makes first, or one of `lengthen study` (chain-depth,
+rivals). What the toy's figures show is computed here.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ from lengthen.results import write_text  # noqa: E402
 FOLDER = ROOT / "docs" / "figures"
 WIDTH = 420
 """Of what is drawn on: narrow enough for a phone to show letters that can be read."""
-FROM_DEMO = ("loss-by-position", "certificate", "remembrance", "state-drift", "patching")
+OF_RUNS = {
+    "demo": ("loss-by-position", "certificate", "remembrance", "state-drift", "patching"),
+    "study": ("chain-depth-far", "rivals"),
+}
+"""What a command's pictures are called before their name -> the figures shown of its run folder."""
 
 
 def draw(name: str, spec: dict[str, Any], series: int) -> None:
@@ -78,10 +83,13 @@ def by_position(found: dict[str, list[float]]) -> list[dict[str, Any]]:
     ]
 
 
-def main(demo_run: str) -> None:
-    made = {figure.name: figure for figure in figures(read_run(Path(demo_run)))}
-    for name in FROM_DEMO:
-        draw(f"demo-{name}", narrow(made[name].spec), made[name].series)
+def main(*runs: str) -> None:
+    for run in runs:
+        findings = read_run(Path(run))
+        command = "demo" if findings.demonstration else "study"
+        for figure in figures(findings):
+            if figure.name in OF_RUNS[command]:
+                draw(f"{command}-{figure.name}", narrow(figure.spec), figure.series)
 
     ticks = alt.Axis(values=[2**k for k in range(7)], format="d")
     scale = alt.Scale(type="log", base=2, domain=[0.7, 64], nice=False)
