@@ -21,10 +21,10 @@ _JSON = {str: "string", int: "integer", float: "number", bool: "boolean", Any: "
 
 
 def kinds() -> list[type[results.Result]]:
-    """Every result, in the order in which lengthen.results defines them."""
+    """Every result: the modules of lengthen.results by name, each in the order in which it defines them."""
     every = [kind for _, kind in inspect.getmembers(results, inspect.isclass)]
     own = [kind for kind in every if issubclass(kind, results.Result) and kind is not results.Result]
-    return sorted(own, key=lambda kind: inspect.getsourcelines(kind)[1])
+    return sorted(own, key=lambda kind: (kind.__module__, inspect.getsourcelines(kind)[1]))
 
 
 def section(kind: type[results.Result]) -> str:
