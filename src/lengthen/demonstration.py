@@ -2,7 +2,8 @@
 
 A small Mamba-2 whose decays start slow is trained at T = 64, checked, diagnosed to 64 T, and post-trained in five arms
 from the same weights with fresh optimisers: from zero (the control), random noise, fitted noise, passed states, and
-TBPTT (over sections of 64 T, so that its lanes see as many texts). It shows a repair, not a good model: with the stock initialisation a model trained as long is better everywhere.
+TBPTT (over sections of 64 T, so that its lanes see as many texts). It shows a repair, not a good model: with the stock
+initialisation a model trained as long in all needs no repair and is better, in context and far.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SLOW_DECAYS = (0.002, 0.05)
 RECIPE = Mamba2Recipe(decay_range=SLOW_DECAYS)
 CAVEAT = (
     "This demonstrates repair, not quality: the model is small (77 thousand parameters, bytes) and its decays start "
-    "slow on purpose; a model with the stock initialisation trained as long is better everywhere."
+    "slow on purpose; with the stock initialisation a model trained as long in all needs no repair and is better."
 )
 
 Stage = Callable[[str, int, int], None]
