@@ -35,8 +35,8 @@ class Result:
     def load(cls, path: str | Path) -> Self:
         """Reads what save() wrote; another kind, schema or a damaged file is an InputError."""
         try:
-            document = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            document = dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        except (OSError, TypeError, ValueError) as error:
             raise InputError(
                 f"{path} is not a readable result file ({error}); run the command that writes it again."
             ) from None
