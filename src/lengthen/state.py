@@ -236,8 +236,8 @@ class RecurrentState:
 
     # -- measures --------------------------------------------------------------------------------------------
 
-    def statistics(self, kind: Literal["recurrent", "window"] = "recurrent") -> dict[str, dict[str, dict[str, Tensor]]]:
-        """Per layer, tensor and head: {"mean", "std", "norm", "largest"} -> Tensor [B, H], float64 on the CPU.
+    def statistics(self) -> dict[str, dict[str, dict[str, Tensor]]]:
+        """Of the recurrent state, per layer, tensor and head: {"mean", "std", "norm", "largest"} -> Tensor [B, H], float64 on the CPU.
 
         std is over a head's entries (population form), norm is Euclidean, largest is the largest absolute entry.
         """
@@ -245,7 +245,7 @@ class RecurrentState:
         for layer, named in self.tensors.items():
             for name, tensor in named.items():
                 spec = self.specs[layer][name]
-                if spec.kind == kind:
+                if spec.kind == "recurrent":
                     entries = heads_of(tensor, spec).detach().double().cpu()
                     found.setdefault(layer, {})[name] = {
                         "mean": entries.mean(-1),

@@ -19,7 +19,7 @@ from lengthen.errors import InputError
 from lengthen.models import zero_state
 from lengthen.results import Forgetting
 from lengthen.state import RecurrentState, TensorSpec, heads_of
-from lengthen.streaming import Progress, Tokens, stream
+from lengthen.streaming import Tokens, stream
 
 HORIZON = 4
 """Training contexts over which the decay is followed; a slower one is extrapolated."""
@@ -35,7 +35,6 @@ def forgetting_times(
     *,
     seed: int = 0,
     segment: int | None = None,
-    progress: Progress | None = None,
 ) -> list[Forgetting]:
     """Each head's forgetting time, from tokens [n, at least 2 T + 1], over up to four of the sequences.
 
@@ -61,8 +60,6 @@ def forgetting_times(
         if part.end in at:
             after = _differences(part.final_state, layers, n)
             decays.append({key: (after[key] / before[key]).log() for key in before})
-        if progress is not None:
-            progress(part.end, length)
     found = []
     for layer, tensor in before:
         curves = torch.stack([decay[layer, tensor] for decay in decays], -1).tolist()  # [n, H, cuts]

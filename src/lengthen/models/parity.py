@@ -25,14 +25,11 @@ from lengthen.models.wrapping import is_wrapped, unwrap, wrap
 from lengthen.results import CheckResult
 
 
-def check(
-    model: nn.Module, *, inputs: Tensor | None = None, seed: int = 0, short: bool = False, name: str | None = None
-) -> CheckResult:
+def check(model: nn.Module, *, inputs: Tensor | None = None, seed: int = 0, name: str | None = None) -> CheckResult:
     """Every parity check on a wrapped model (or a library model, which is wrapped for the time of the check).
 
     inputs: for a module that is no language model, an example [B, T, ...] of what it reads: the checks draw their own,
     ids below its largest or frames of its mean and spread.
-    short: only what decides whether the state is carried (segments, token by token, from a random state).
     """
     wrapped_here = not is_wrapped(model)
     wrap(model)
@@ -45,31 +42,27 @@ def check(
                 state_parity.segments(probe),
                 state_parity.token_by_token(probe),
                 state_parity.random_state(probe),
+                state_parity.rows(probe),
+                state_parity.padding(probe, "left"),
+                state_parity.padding(probe, "right"),
+                state_parity.padding_identity(given),
+                state_parity.packing(probe),
+                state_parity.packing(probe, pad=5),
+                state_parity.reset_at_start(probe),
+                state_parity.state_dtype(given),
+                state_parity.state_unchanged(given),
+                state_parity.causal(probe),
             ]
-            if not short:
-                checks += [
-                    state_parity.rows(probe),
-                    state_parity.padding(probe, "left"),
-                    state_parity.padding(probe, "right"),
-                    state_parity.padding_identity(given),
-                    state_parity.packing(probe),
-                    state_parity.packing(probe, pad=5),
-                    state_parity.reset_at_start(probe),
-                    state_parity.state_dtype(given),
-                    state_parity.state_unchanged(given),
-                    state_parity.causal(probe),
-                ]
             if half:
                 checks.append(state_parity.half_precision(given, probe))
-        if not short:
-            checks += [
-                training_parity.gradient_into_state(probe),
-                training_parity.gradient_through_state(probe),
-                training_parity.train_mode(probe),
-            ]
-            if getattr(library_model(model), "supports_gradient_checkpointing", False):
-                checks.append(training_parity.gradient_checkpointing(probe))
-            checks.append(state_parity.unknown_keyword(given))
+        checks += [
+            training_parity.gradient_into_state(probe),
+            training_parity.gradient_through_state(probe),
+            training_parity.train_mode(probe),
+        ]
+        if getattr(library_model(model), "supports_gradient_checkpointing", False):
+            checks.append(training_parity.gradient_checkpointing(probe))
+        checks.append(state_parity.unknown_keyword(given))
         library = library_model(model)
         title = name or getattr(getattr(library, "config", None), "_name_or_path", "") or type(library).__name__
         return CheckResult(title, family_name(model), all(c.passed for c in checks), checks)

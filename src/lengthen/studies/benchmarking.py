@@ -62,8 +62,9 @@ def benchmark(
         torch.set_num_threads(threads)
 
 
-def matrix_gflops(rows: int = 2048, inner: int = 768, columns: int = 3072) -> float:
+def matrix_gflops() -> float:
     """The rate of PyTorch's fp32 matrix product on one thread, best of several, at a layer's shape."""
+    rows, inner, columns = 2048, 768, 3072
     left, right = torch.randn(rows, inner), torch.randn(inner, columns)
     return 2e-9 * rows * inner * columns / min(_cpu_seconds(lambda: left @ right) for _ in range(8))
 

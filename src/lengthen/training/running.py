@@ -6,7 +6,7 @@ import logging
 import shutil
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -86,7 +86,6 @@ def run_training(
     seed: int = 0,
     out: str | Path | None = None,
     name: str = "",
-    callbacks: Sequence[TrainerCallback] = (),
     progress: Progress | None = None,
     resume: bool = False,
     watch: Watch | None = None,
@@ -128,13 +127,13 @@ def run_training(
         folder.mkdir(parents=True, exist_ok=True)
         first_decides(lambda: held.enter_context(alone_in(folder)))
         arguments = _arguments(optimisation, folder, seed, model)
-        own = [*callbacks]
+        callbacks: list[TrainerCallback] = []
         if out is not None:
-            own.append(MetricsFile(folder / "metrics.jsonl"))
+            callbacks.append(MetricsFile(folder / "metrics.jsonl"))
         if progress is not None:
-            own.append(StepProgress(progress))
+            callbacks.append(StepProgress(progress))
         with _quiet(), named_if_lost():
-            trainer = StateTrainer(model, windows, intervention, arguments, callbacks=own)
+            trainer = StateTrainer(model, windows, intervention, arguments, callbacks=callbacks)
             trainer.remove_callback(PrinterCallback)
             if watch is not None:
                 trainer.add_callback(Watching(trainer, watch))

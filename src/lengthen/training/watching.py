@@ -62,14 +62,14 @@ class Watching(TrainerCallback):
 class StreamedLoss:
     """Probe: the loss of a few held-out sequences of 16 T in context and far, and how large the states are there.
 
-    corpus: held-out text. train_context: T. n: sequences. Finds, per token in nats, in_context_loss over positions
+    corpus: held-out text. train_context: T. Finds, per token in nats, in_context_loss over positions
     [0, T) and far_loss over [8 T, 16 T), the state carried; in_context_state and far_state: the mean Euclidean norm of a
     head's state at T and at 16 T. Raises InputError where no document is long enough.
     """
 
-    def __init__(self, corpus: Corpus, train_context: int, n: int = SEQUENCES, seed: int = 0) -> None:
+    def __init__(self, corpus: Corpus, train_context: int, seed: int = 0) -> None:
         self.train_context = train_context
-        self.tokens = HeldOutSequences(corpus, length=CONTEXTS * train_context, count=n, seed=seed)
+        self.tokens = HeldOutSequences(corpus, length=CONTEXTS * train_context, count=SEQUENCES, seed=seed)
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
         context, far = self.train_context, CONTEXTS // 2 * self.train_context

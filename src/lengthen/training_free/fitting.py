@@ -56,10 +56,10 @@ class Calibration:
     tokens_read: int = field(default=0, init=False)
     forwards: int = field(default=0, init=False)
 
-    def losses(self, model: nn.Module, rows: slice = slice(None)) -> Tensor:
-        """Losses [n, T0] of rows of the text from the zero state in one call, with gradients where they are on."""
+    def losses(self, model: nn.Module) -> Tensor:
+        """Losses [n, T0] of the text from the zero state in one call, with gradients where they are on."""
         assert self.text is not None, "a method that reads calibration text lists it among its needs"
-        return self._call(model, self.text[rows], None)[0]
+        return self._call(model, self.text, None)[0]
 
     def long_losses(self, model: nn.Module) -> Tensor:
         """The same of the long text in segments, the state carried with its gradients: [m, L]."""
