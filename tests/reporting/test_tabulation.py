@@ -149,3 +149,11 @@ def test_terminal_shows_the_same_strings(capsys, monkeypatch):
     for name in SEVERITY:
         assert ("TBPTT" if name == "tbptt" else name.replace("_", " ")) in shown
     assert all(cell in shown for row in table(demonstration()).rows for cell in row)
+
+
+def test_a_narrow_terminal_cuts_no_number_and_no_word(capsys, monkeypatch):
+    """Words stand on both sides of the numbers; they wrap between words."""
+    monkeypatch.setenv("COLUMNS", "24")
+    terminal.checks(dataclasses.replace(check(), passed=False))
+    shown = capsys.readouterr().out
+    assert {word for row in table(check()).rows for cell in row for word in cell.split()} <= set(shown.split())

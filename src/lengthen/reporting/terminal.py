@@ -175,12 +175,13 @@ def _print(data: Table) -> None:
     )
     for i, name in enumerate(data.columns):
         words = i in data.texts
-        drawn.add_column(Text(name), justify="left" if words else "right", overflow="fold", no_wrap=not words)
+        cells = [name, *(row[i] for row in data.rows)]
+        least = max((len(part) for cell in cells for part in (cell.split() if words else [cell])), default=0)
+        drawn.add_column(Text(name), justify="left" if words else "right", overflow="fold", min_width=least)
     for row in data.rows:
         drawn.add_row(*(Text(cell) for cell in row))
-    # A number cut off is worse than a line that the terminal wraps.
+    # A number or a word cut off is worse than a line that the terminal wraps.
     console = Console()
-    needed = Measurement.get(console, console.options.update(width=1000, max_width=1000), drawn).maximum
-    if not data.texts - {0}:
-        console.width = max(console.width, needed)
+    needed = Measurement.get(console, console.options.update(width=1000, max_width=1000), drawn)
+    console.width = max(console.width, needed.minimum if data.texts - {0} else needed.maximum)
     console.print(drawn)
