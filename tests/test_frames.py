@@ -114,7 +114,7 @@ def test_the_loss_s_name_is_told():
         FittedNoise,
         StatePassing,
         TBPTT,
-        lambda: Mixture([(StatePassing(0), 0.5), (Zero(), 0.5)]),
+        lambda: Mixture([(StatePassing(zero_fraction=0), 0.5), (Zero(), 0.5)]),
     ],
 )
 def test_post_training_runs_with_every_intervention_in_micro_batches_too(intervention):

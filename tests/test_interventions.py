@@ -46,13 +46,13 @@ def test_zero_gives_nothing():
 
 
 def test_state_passing_hands_each_lane_its_own_state_and_keeps_the_lowest_lanes_at_zero():
-    sp = StatePassing(zero_fraction=0.25)
+    sp = StatePassing(zero_fraction=0.25, p_zero=0)
     assert h(sp.initial_state(rows(range(8)), zero(8))).tolist() == [0] * 8
     sp.observe(rows(range(8)), filled(range(1, 9)))
     given = sp.initial_state(rows([7, 0, 3, 1, 2, 4, 5, 6], step=1), zero(8))
     assert h(given).tolist() == [8, 0, 4, 0, 3, 5, 6, 7]
     assert given.tensors["l"]["w"].abs().sum() == 0  # the window state stays zero unless asked for
-    passing = StatePassing(zero_fraction=0, window_state=True)
+    passing = StatePassing(zero_fraction=0, p_zero=0, window_state=True)
     passing.observe(rows([0, 1]), filled([1, 2]))
     assert passing.initial_state(rows([0, 1]), zero(2)).tensors["l"]["w"][1, 0, 0] == 2
 
@@ -156,7 +156,7 @@ def test_fitted_moments_do_not_depend_on_micro_batches_and_move_once_a_step():
 
 
 def test_mixture_gives_each_part_its_share_of_the_lanes():
-    m = Mixture([(StatePassing(zero_fraction=0), 0.5), (Zero(), 0.25), (RandomNoise(1.0), 0.25)])
+    m = Mixture([(StatePassing(zero_fraction=0, p_zero=0), 0.5), (Zero(), 0.25), (RandomNoise(1.0), 0.25)])
     m.observe(rows(range(8)), filled(range(1, 9)))
     given = m.initial_state(rows([7, 6, 5, 4, 3, 2, 1, 0], step=1), zero(8))
     assert h(given)[4:].tolist() == [4, 3, 2, 1] and h(given)[2:4].tolist() == [0, 0]
@@ -186,7 +186,7 @@ def test_a_process_without_rows_of_a_part_still_begins_its_steps():
 
 @pytest.mark.parametrize("fraction, lanes, zero_lanes", [(0.29, 100, 29), (0.58, 100, 58), (0.25, 7, 1), (1.0, 5, 5)])
 def test_the_share_of_zero_lanes(fraction, lanes, zero_lanes):
-    sp = StatePassing(zero_fraction=fraction)
+    sp = StatePassing(zero_fraction=fraction, p_zero=0)
     sp.observe(rows(range(lanes)), filled([1.0] * lanes))
     assert (h(sp.initial_state(rows(range(lanes), step=1), zero(lanes))) == 0).sum() == zero_lanes
 
@@ -194,11 +194,11 @@ def test_the_share_of_zero_lanes(fraction, lanes, zero_lanes):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: StatePassing(0),
+        lambda: StatePassing(zero_fraction=0),
         TBPTT,
         FittedNoise,
         lambda: RandomNoise(2.0, True),
-        lambda: Mixture([(StatePassing(0), 0.5), (FittedNoise(), 0.5)]),
+        lambda: Mixture([(StatePassing(zero_fraction=0), 0.5), (FittedNoise(), 0.5)]),
     ],
 )
 def test_save_and_restore(tmp_path, make):
@@ -231,7 +231,7 @@ def test_provenance_counts_the_age_of_a_chain():
         r = rows([0, 1], step=step, shuffled=False, start=[step == 0, step != 1])
         t.observe(r, filled([1, 2]))
     assert (t.bank.provenance(0).age, t.bank.provenance(1).age) == (15, 5)
-    sp = StatePassing(zero_fraction=0.5)
+    sp = StatePassing(zero_fraction=0.5, p_zero=0)
     for step in range(3):
         sp.observe(rows([0, 1], step=step), filled([1, 2]))
     assert (sp.bank.provenance(0).age, sp.bank.provenance(1).age) == (5, 15)
@@ -260,7 +260,7 @@ def test_settings_from_text():
     assert intervention_named("state-passing:zero_fraction=0.5,window_state=true").describe() == {
         "name": "state-passing",
         "zero_fraction": 0.5,
-        "p_zero": 0.0,
+        "p_zero": 0.02,
         "window_state": True,
         "seed": 0,
     }

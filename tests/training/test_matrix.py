@@ -60,7 +60,7 @@ def test_every_way_learns_the_same(plain, intervention, way):
     "make",
     [
         *(Zero, StatePassing, FittedNoise, TBPTT, lambda: RandomNoise(0.5)),
-        lambda: Mixture([(StatePassing(0), 0.5), (FittedNoise(), 0.5)]),
+        lambda: Mixture([(StatePassing(zero_fraction=0), 0.5), (FittedNoise(), 0.5)]),
     ],
     ids=["zero", "state passing", "fitted", "tbptt", "random", "mixture"],
 )

@@ -178,7 +178,7 @@ def test_every_intervention_resumes_in_the_middle_of_anything(tmp_path, plays, m
 
 def test_a_mixture_resumes(tmp_path, plays):
     def make():
-        return Mixture([(StatePassing(0), 0.5), (FittedNoise(), 0.5)])
+        return Mixture([(StatePassing(zero_fraction=0), 0.5), (FittedNoise(), 0.5)])
 
     options = {"steps": 8, "save_steps": 3}
     train(tmp_path / "whole", plays[0], make, **options)

@@ -45,7 +45,7 @@ def kill_and_resume(out, whole, plays, seed):
 
     def run(folder):
         def make():  # states that are passed and moments that the processes fit together
-            return Mixture([(StatePassing(0), 0.5), (FittedNoise(), 0.5)])
+            return Mixture([(StatePassing(zero_fraction=0), 0.5), (FittedNoise(), 0.5)])
 
         return lambda: train(folder, plays[0], make, resume=True, steps=12, save_steps=3)
 

@@ -95,7 +95,7 @@ def test_interventions_change_what_is_learnt(plays):
         FittedNoise,
         lambda: RandomNoise(0.5),
         TBPTT,
-        lambda: Mixture([(StatePassing(0), 0.5), (Zero(), 0.5)]),
+        lambda: Mixture([(StatePassing(zero_fraction=0), 0.5), (Zero(), 0.5)]),
     ],
 )
 def test_micro_batches_change_nothing(plays, make):

@@ -19,8 +19,10 @@ class StatePassing(Intervention):
     """The final state of an unrelated sequence: the lane's own previous state over shuffled windows, detached.
 
     zero_fraction: this share of the lanes (those with the lowest ids) always starts from zero, which keeps the loss at
-    the start of a text low. p_zero: each other row starts from zero with this probability. window_state: whether the
-    window state (convolution inputs) is passed too. device: where the bank of states is kept.
+    the start of a text low. p_zero: each other row starts from zero with this probability, so that a passed state has
+    1 / p_zero windows behind it at most on average, and all ages up to that are seen throughout the run; 0: as in the
+    paper, states grow as old as the run. window_state: whether the window state (convolution inputs) is passed too.
+    device: where the bank of states is kept. Both defaults are those of `lengthen study default`.
     """
 
     name = "state-passing"
@@ -28,7 +30,7 @@ class StatePassing(Intervention):
     def __init__(
         self,
         zero_fraction: float = 0.25,
-        p_zero: float = 0.0,
+        p_zero: float = 0.02,
         window_state: bool = False,
         seed: int = 0,
         device: str | None = None,

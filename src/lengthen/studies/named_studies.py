@@ -8,7 +8,7 @@ from dataclasses import replace
 from lengthen.studies.recipes import GatedDeltaNetRecipe, GLARecipe, Mamba1Recipe, RWKV6Recipe
 from lengthen.studies.settings import SLOW, Base, Setting, StudyPlan
 
-PASSING, PLAIN = "state-passing", "state-passing:zero_fraction=0"
+PASSING, PLAIN = "state-passing", "state-passing:zero_fraction=0,p_zero=0"
 ARMS = {
     "control": "zero",
     "random noise": "random-noise",
@@ -25,8 +25,8 @@ FAMILIES = {
 }
 MIXTURES = {
     "passed": PLAIN,
-    "¼ zero, ¾ passed": PASSING,
-    "½ zero, ½ passed": "state-passing:zero_fraction=0.5",
+    "¼ zero, ¾ passed": "state-passing:p_zero=0",
+    "½ zero, ½ passed": "state-passing:zero_fraction=0.5,p_zero=0",
     "½ noise, ½ passed": f"0.5 fitted-noise + 0.5 {PLAIN}",
     "¼ zero, ¼ noise, ½ passed": f"0.25 zero + 0.25 fitted-noise + 0.5 {PLAIN}",
     "¼ zero, ½ noise, ¼ passed": f"0.25 zero + 0.5 fitted-noise + 0.25 {PLAIN}",
@@ -94,14 +94,15 @@ def _mixtures() -> StudyPlan:
 def _default() -> StudyPlan:
     arms = {
         "control": "zero",
-        "state passing": PASSING,
-        "noise and passed": MIXTURES["¼ zero, ¼ noise, ½ passed"],
-        "passed, by chance from zero": "state-passing:zero_fraction=0,p_zero=0.02",
+        "¼ zero": MIXTURES["¼ zero, ¾ passed"],
+        "¼ zero, ¼ noise": MIXTURES["¼ zero, ¼ noise, ½ passed"],
+        "by chance from zero": "state-passing:zero_fraction=0,p_zero=0.02",
+        "¼ zero, and by chance": PASSING,
     }
     settings = {
         (family, label): Setting(base, text) for family, base in FAMILIES.items() for label, text in arms.items()
     }
-    question = "Is a mixture with noise, or a start from zero by chance, a better default than state passing?"
+    question = "Which rows should start from zero, so that state passing is good at both ends in every family?"
     return StudyPlan("default", question, ("family", "initial states"), settings)
 
 
@@ -113,7 +114,7 @@ STUDIES = {
             "zero-fraction",
             "How many rows should always start from zero?",
             "zero fraction",
-            {f"{share:g}": f"state-passing:zero_fraction={share:g}" for share in (0, 0.125, 0.25, 0.5)},
+            {f"{share:g}": f"state-passing:zero_fraction={share:g},p_zero=0" for share in (0, 0.125, 0.25, 0.5)},
             (100, 500, 1000),
         ),
         _of_passing(
