@@ -24,6 +24,7 @@ from lengthen.kernels.gated_delta_rule_portable import (
     delta_rule_portable_forward,
     segment_length,
 )
+from lengthen.kernels.gradients import tie_segmented
 from lengthen.kernels.recurrence import check_floating, check_sequence, check_shape, compute_dtype
 from lengthen.kernels.rwkv7 import rwkv7
 
@@ -194,25 +195,4 @@ def gated_delta_rule_backward(
     return backward(output_gradient, final_state_gradient, *inputs, boundary_states, initial_state_wanted)
 
 
-@gated_delta_rule_backward.register_fake
-def _(  # type: ignore[no-untyped-def]
-    output_gradient, final_state_gradient, query, key, value, log_decay, beta, input_gain, initial_state, states, wanted
-):
-    def like(tensor: Tensor | None) -> Tensor:
-        return value.new_empty(0) if tensor is None else tensor.new_empty(tensor.shape)
-
-    return tuple(map(like, (query, key, value, log_decay, beta, input_gain, initial_state if wanted else None)))
-
-
-def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    ctx.save_for_backward(*inputs, output[2])
-
-
-def _differentiate(ctx, output_gradient, final_state_gradient, _):  # type: ignore[no-untyped-def]
-    *inputs, boundary_states = ctx.saved_tensors
-    needed = ctx.needs_input_grad
-    gradients = gated_delta_rule_backward(output_gradient, final_state_gradient, *inputs, boundary_states, needed[-1])
-    return tuple(gradient if wanted else None for gradient, wanted in zip(gradients, needed))
-
-
-gated_delta_rule_forward.register_autograd(_differentiate, setup_context=_save)
+tie_segmented(gated_delta_rule_forward, gated_delta_rule_backward)

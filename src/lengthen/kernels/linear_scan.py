@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lengthen.kernels.dispatch import Form, choose_form, compiled
+from lengthen.kernels.gradients import tie_chunked
 from lengthen.kernels.recurrence import (
     CHUNK,
     check_floating,
@@ -191,28 +192,4 @@ def _(log_decay, x, input_gain, initial_state, compute, save):  # type: ignore[n
     return _outputs(x, compute, save)
 
 
-@linear_scan_backward.register_fake
-def _(dy, dfinal, checkpoints, *inputs):  # type: ignore[no-untyped-def]
-    return [*empty_gradients(*inputs), dfinal.new_empty(dfinal.shape)]
-
-
-def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    *tensors, initial_state, _, _ = inputs
-    ctx.has_initial_state = initial_state is not None
-    ctx.save_for_backward(*tensors, output[2])
-
-
-def _differentiate(ctx, output_gradient, final_state_gradient, _):  # type: ignore[no-untyped-def]
-    *inputs, checkpoints = ctx.saved_tensors
-    *gradients, dinitial = torch.ops.lengthen.linear_scan_backward(
-        output_gradient, final_state_gradient, checkpoints, *inputs
-    )
-    return (
-        *(None if tensor is None else gradient for tensor, gradient in zip(inputs, gradients)),
-        dinitial if ctx.has_initial_state else None,
-        None,
-        None,
-    )
-
-
-linear_scan_forward.register_autograd(_differentiate, setup_context=_save)
+tie_chunked(linear_scan_forward, linear_scan_backward)

@@ -74,6 +74,18 @@ def empty_gradients(*inputs: Tensor | None) -> list[Tensor]:
     return [some.new_empty(0) if tensor is None else fresh_like(tensor) for tensor in inputs]
 
 
+def matrix_outputs(key: Tensor, value: Tensor, compute: torch.dtype, save: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Uninitialised output, final state and checkpoints of a recurrence of matrix states: like `value`, [B, H, K, V],
+    and [B, chunks, H * K, V], of no chunk unless `save`; key [B, T, H, K], value [B, T, H, V]."""
+    batch, positions, heads, dim = key.shape
+    kept = len(chunks(positions)) if save else 0
+    return (
+        fresh_like(value),
+        value.new_empty((batch, heads, dim, value.shape[-1]), dtype=compute),
+        value.new_empty((batch, kept, heads * dim, value.shape[-1]), dtype=compute),
+    )
+
+
 def chunks(positions: int) -> list[slice]:
     """The sequence in pieces of CHUNK positions, the last one shorter."""
     return [slice(start, min(start + CHUNK, positions)) for start in range(0, positions, CHUNK)]

@@ -14,15 +14,15 @@ from torch import Tensor
 
 from lengthen.kernels.cuda_libraries import rwkv7_by_library, rwkv7_kernel
 from lengthen.kernels.dispatch import Form, choose_form, compiled
+from lengthen.kernels.gradients import tie_chunked
 from lengthen.kernels.recurrence import (
     CHUNK,
     check_floating,
     check_sequence,
     check_shape,
-    chunks,
     compute_dtype,
     empty_gradients,
-    fresh_like,
+    matrix_outputs,
     needs_gradient,
 )
 from lengthen.kernels.rwkv7_portable import portable_backward, portable_forward
@@ -135,7 +135,7 @@ def rwkv7_forward(
     save: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output, final state, and the states before each chunk [B, chunks, H * K, V] (no chunk unless `save`)."""
-    output, final_state, checkpoints = _outputs(key, value, compute, save)
+    output, final_state, checkpoints = matrix_outputs(key, value, compute, save)
     inputs = (receptance, log_decay, key, value, a, b, input_gain)
     form = choose_form(*inputs, initial_state, compiled_function="rwkv7_forward")
     if form is Form.COMPILED:
@@ -190,44 +190,9 @@ def rwkv7_backward(
     return [*gradients, dinitial]
 
 
-def _outputs(key: Tensor, value: Tensor, compute: torch.dtype, save: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Uninitialised output, final state and checkpoints."""
-    batch, positions, heads, dim = key.shape
-    kept = len(chunks(positions)) if save else 0
-    return (
-        fresh_like(value),
-        value.new_empty((batch, heads, dim, value.shape[-1]), dtype=compute),
-        value.new_empty((batch, kept, heads * dim, value.shape[-1]), dtype=compute),
-    )
-
-
 @rwkv7_forward.register_fake
 def _(receptance, log_decay, key, value, a, b, input_gain, initial, compute, save):  # type: ignore[no-untyped-def]
-    return _outputs(key, value, compute, save)
+    return matrix_outputs(key, value, compute, save)
 
 
-@rwkv7_backward.register_fake
-def _(dy, dfinal, checkpoints, *inputs):  # type: ignore[no-untyped-def]
-    return [*empty_gradients(*inputs), dfinal.new_empty(dfinal.shape)]
-
-
-def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    *tensors, initial_state, _, _ = inputs
-    ctx.has_initial_state = initial_state is not None
-    ctx.save_for_backward(*tensors, output[2])
-
-
-def _differentiate(ctx, output_gradient, final_state_gradient, _):  # type: ignore[no-untyped-def]
-    *inputs, checkpoints = ctx.saved_tensors
-    *gradients, dinitial = torch.ops.lengthen.rwkv7_backward(
-        output_gradient, final_state_gradient, checkpoints, *inputs
-    )
-    return (
-        *(None if tensor is None else gradient for tensor, gradient in zip(inputs, gradients)),
-        dinitial if ctx.has_initial_state else None,
-        None,
-        None,
-    )
-
-
-rwkv7_forward.register_autograd(_differentiate, setup_context=_save)
+tie_chunked(rwkv7_forward, rwkv7_backward)

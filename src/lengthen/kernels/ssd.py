@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lengthen.kernels.cuda_libraries import ssd_by_library, ssd_kernel
 from lengthen.kernels.dispatch import Form, choose_form
+from lengthen.kernels.gradients import tie_segmented
 from lengthen.kernels.recurrence import check_floating, check_sequence, check_shape, compute_dtype
 from lengthen.kernels.ssd_chunked import SEGMENT, ssd_chunked_backward, ssd_chunked_forward
 from lengthen.kernels.ssd_compiled import ssd_compiled_backward, ssd_compiled_forward
@@ -170,25 +171,4 @@ def ssd_backward(
     return backward(output_gradient, final_state_gradient, *inputs, boundary_states, initial_state_wanted)
 
 
-@ssd_backward.register_fake
-def _(  # type: ignore[no-untyped-def]
-    output_gradient, final_state_gradient, query, key, value, log_decay, input_gain, skip, initial_state, states, wanted
-):
-    def like(tensor: Tensor | None) -> Tensor:
-        return value.new_empty(0) if tensor is None else tensor.new_empty(tensor.shape)
-
-    return tuple(map(like, (query, key, value, log_decay, input_gain, skip, initial_state if wanted else None)))
-
-
-def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    ctx.save_for_backward(*inputs, output[2])
-
-
-def _differentiate(ctx, output_gradient, final_state_gradient, _):  # type: ignore[no-untyped-def]
-    *inputs, boundary_states = ctx.saved_tensors
-    needed = ctx.needs_input_grad
-    gradients = ssd_backward(output_gradient, final_state_gradient, *inputs, boundary_states, needed[-1])
-    return tuple(gradient if wanted else None for gradient, wanted in zip(gradients, needed))
-
-
-ssd_forward.register_autograd(_differentiate, setup_context=_save)
+tie_segmented(ssd_forward, ssd_backward)
