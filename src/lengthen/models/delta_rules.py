@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers.activations import ACT2FN
 
-from lengthen.kernels import gated_delta_rule, short_conv
+from lengthen.kernels import gated_delta_rule
 from lengthen.models import delta_rules_fla
 from lengthen.models.call import Marks
+from lengthen.models.convolution import convolved
 from lengthen.models.family import Family, LayerKind
 from lengthen.state import LayerState, TensorSpec
 
@@ -108,18 +108,7 @@ def _forward(
 ) -> tuple[Tensor, LayerState]:
     rows, positions, _ = projected.mixed.shape
     state = state or {}
-    silu = layer.activation in ("silu", "swish")
-    mixed, window = short_conv(
-        projected.mixed,
-        layer.conv1d.weight.squeeze(1),
-        layer.conv1d.bias,
-        window=state.get("window"),
-        reset=marks.reset,
-        lengths=marks.lengths,
-        activation="silu" if silu else None,
-    )
-    if not silu:
-        mixed = ACT2FN[layer.activation](mixed)
+    mixed, window = convolved(layer, projected.mixed, state, marks)
     keys = sizes.groups * sizes.key
     query, key, value = mixed.split([keys, keys, sizes.heads * sizes.value], dim=-1)
 

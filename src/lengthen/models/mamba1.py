@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lengthen.kernels import selective_scan, short_conv
+from lengthen.kernels import selective_scan
 from lengthen.models.call import Marks
+from lengthen.models.convolution import convolved
 from lengthen.models.family import Family, LayerKind
-from lengthen.models.fla_on_cpu import activation
 from lengthen.models.fla_parts import fla_kind
 from lengthen.models.plain import is_plain_linear
 from lengthen.state import LayerState, TensorSpec
@@ -40,7 +40,7 @@ def forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> tu
     """One layer over one segment: x [B, T, hidden] -> (y [B, T, hidden], final state)."""
     state = state or {}
     mixed, gate = layer.in_proj(x).chunk(2, dim=-1)
-    mixed, window = _convolved(layer, mixed, state, marks)
+    mixed, window = convolved(layer, mixed, state, marks)
     rank = layer.time_step_rank if hasattr(layer, "time_step_rank") else layer.dt_rank
     sizes = [rank, layer.ssm_state_size, layer.ssm_state_size]
     step, write, read = layer.x_proj(mixed).split(sizes, dim=-1)
@@ -66,7 +66,7 @@ def heads_forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks)
     """One layer with heads over one segment: x [B, T, hidden] -> (y [B, T, hidden], final state)."""
     state = state or {}
     mixed, gate = layer.in_proj(x).unflatten(-1, (-1, 2)).unbind(-1)
-    mixed, window = _convolved(layer, mixed, state, marks)
+    mixed, window = convolved(layer, mixed, state, marks)
     before = state["recurrent"].mT.unbind(1) if state else [None] * layer.n_mamba_heads
     sizes = [layer.time_step_rank, layer.ssm_state_size, layer.ssm_state_size]
     scans = []
@@ -100,21 +100,6 @@ class _Scan(NamedTuple):
     write: Tensor  # [B, T, N]
     read: Tensor  # [B, T, N]
     skip: Tensor  # [D]
-
-
-def _convolved(layer: Any, mixed: Tensor, state: LayerState, marks: Marks) -> tuple[Tensor, Tensor]:
-    """The convolution's output [B, T, D] and its final window."""
-    silu = layer.activation in ("silu", "swish")
-    mixed, window = short_conv(
-        mixed,
-        layer.conv1d.weight.squeeze(1),
-        layer.conv1d.bias,
-        window=state.get("window"),
-        reset=marks.reset,
-        lengths=marks.lengths,
-        activation="silu" if silu else None,
-    )
-    return mixed if silu else activation(layer.act)(mixed), window
 
 
 def _hooked(dt: Tensor, bias: Tensor | None, log_rate: Tensor, marks: Marks) -> tuple[Tensor | None, Tensor | None]:

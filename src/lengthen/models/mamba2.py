@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lengthen.kernels import short_conv, ssd
+from lengthen.kernels import ssd
 from lengthen.models.call import Marks
+from lengthen.models.convolution import convolved
 from lengthen.models.family import Family, LayerKind
-from lengthen.models.fla_on_cpu import activation
 from lengthen.models.fla_parts import fla_kind
 from lengthen.state import LayerState, TensorSpec
 
@@ -39,19 +39,7 @@ def forward(layer: Any, x: Tensor, state: LayerState | None, marks: Marks) -> tu
     state = state or {}
     keys = layer.n_groups * layer.ssm_state_size
     gate, mixed, dt = _projected(layer, x).split([layer.intermediate_size, layer.conv_dim, layer.num_heads], dim=-1)
-
-    silu = layer.activation in ("silu", "swish")
-    mixed, window = short_conv(
-        mixed,
-        layer.conv1d.weight.squeeze(1),
-        layer.conv1d.bias,
-        window=state.get("window"),
-        reset=marks.reset,
-        lengths=marks.lengths,
-        activation="silu" if silu else None,
-    )
-    if not silu:
-        mixed = activation(layer.act)(mixed)
+    mixed, window = convolved(layer, mixed, state, marks)
     value, key, query = mixed.split([layer.intermediate_size, keys, keys], dim=-1)
 
     log_decay, input_gain = _decay_and_gain(layer, dt, marks)
