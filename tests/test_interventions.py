@@ -240,8 +240,12 @@ def test_provenance_counts_the_age_of_a_chain():
 @pytest.mark.parametrize(
     "text, match",
     [
-        ("noise", "choose one of"),
-        ("state-passing:std=1", "settings"),
+        ("noise", "no intervention 'noise'; choose one of state-passing, tbptt"),
+        ("state-pass", "perhaps 'state-passing' was meant"),
+        ("state-passing:std=1", "state-passing has no setting 'std'; choose one of zero_fraction"),
+        ("state-passing:zero_fraction=half", "zero_fraction of state-passing is 'half'; give a number"),
+        ("state-passing:window_state=maybe", "window_state of state-passing is 'maybe'; give true or false"),
+        ("zero:seed=1", "zero has no setting 'seed'; leave it out"),
         ("state-passing:zero_fraction", "no value"),
         ("random-noise:std=0", "above 0"),
         ("fitted-noise:momentum=1.0", "momentum"),
