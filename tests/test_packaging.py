@@ -64,6 +64,14 @@ def test_the_citation_is_of_this_version() -> None:
     assert f"\nversion: {PROJECT['version']}\n" in citation and f"\nlicense: {PROJECT['license']}\n" in citation
 
 
+def test_the_package_page_links_nothing_beside_it_and_its_commands_exist() -> None:
+    page = (ROOT / PROJECT["readme"]).read_text(encoding="utf-8")
+    assert [link for link in re.findall(r"\]\(([^)]*)\)", page) if not link.startswith("https://")] == []
+    shown = re.findall(r"^lengthen ([\w-]+)", page, flags=re.MULTILINE)
+    told = subprocess.run([sys.executable, "-m", "lengthen", "--help"], capture_output=True, text=True, check=True)
+    assert shown and set(shown) <= set(told.stdout.split())
+
+
 @pytest.mark.acceptance
 def test_the_sdist_holds_what_the_repository_holds(tmp_path: Path) -> None:
     listed = subprocess.run(
