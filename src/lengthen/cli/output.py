@@ -63,7 +63,8 @@ class Progress:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._bars.stop()
+        if not self._bars.disable:  # rich before 14 ends even a disabled bar with an empty line
+            self._bars.stop()
 
     def stage(self, name: str, done: int, todo: int) -> None:
         if name not in self._tasks:
