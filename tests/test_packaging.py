@@ -1,11 +1,14 @@
 """What the package says of itself: its dependencies are those it imports, and it is told alike wherever it is told."""
 
 import ast
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import tomllib
+import venv
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
@@ -86,3 +89,28 @@ def test_the_sdist_holds_what_the_repository_holds(tmp_path: Path) -> None:
     present = {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
     assert held == present | {"PKG-INFO"}
     assert path.stat().st_size < 4e6  # the bundled plays are 1.5 MB of it
+
+
+@pytest.mark.acceptance
+def test_the_wheel_runs_the_demonstration_in_an_empty_environment_without_a_compiler(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", str(tmp_path), str(ROOT)], check=True)
+    (wheel,) = tmp_path.glob("lengthen-*.whl")
+    venv.create(tmp_path / "empty", with_pip=True)
+    commands = tmp_path / "empty" / "bin"
+    environment = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    environment |= {"PATH": str(commands), "OMP_NUM_THREADS": "1"}
+    assert not any(shutil.which(name, path=str(commands)) for name in ("cc", "c++", "gcc", "g++", "clang", "cmake"))
+
+    def ran(*command: str) -> str:
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    pip = (str(commands / "python"), "-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt"))
+    ran(*pip, "torch", "numpy")
+    ran(*pip, "--only-binary", ":all:", str(wheel))
+    ran(str(commands / "python"), "-c", "from lengthen.kernels import _compiled")
+    assert "Mamba2ForCausalLM" in ran(str(commands / "lengthen"), "families")
+    told = ran(str(commands / "lengthen"), "demo", "--out", "demo-run")
+    print(told)
+    assert "Parity: passed" in told and (tmp_path / "demo-run" / "report.html").stat().st_size > 1e5
