@@ -1,6 +1,7 @@
 """Post-training: initial states reach the model, lanes and steps line up, what is saved is the library's own."""
 
 import copy
+import functools
 import json
 
 import numpy as np
@@ -260,6 +261,7 @@ def test_the_seed_decides_an_intervention_s_draws(plays):
     made = []
 
     class Watching(RandomNoise):
+        @functools.wraps(RandomNoise.__init__)
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             made.append(self.seed)
