@@ -67,7 +67,7 @@ class Checkpoint:
         try:
             shutil.rmtree(writing, ignore_errors=True)
             writing.mkdir(parents=True)
-            np.savez(writing / "arrays.npz", allow_pickle=False, **arrays)
+            np.savez(writing / "arrays.npz", **arrays)  # type: ignore[arg-type]  # no name is allow_pickle
             for state, value in states.items():
                 value.save(writing / f"{state}.safetensors")
             writing.rename(place)
