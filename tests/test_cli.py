@@ -245,6 +245,27 @@ def spoiled(tmp_path, kind):
 
 
 BAD = {
+    "a fraction of a position": (
+        ["diagnose", "{model}", "--data", "{text}", "--train-context", "32.5"],
+        "32.5 is no whole number",
+    ),
+    "more threads than are granted": (["check", "{model}", "--threads", "5000"], "number of threads is 5000"),
+    "processes that are not started": (
+        [
+            "post-train",
+            "{model}",
+            "--data",
+            "{text}",
+            "--train-context",
+            "32",
+            "--processes",
+            "2",
+            "--out",
+            "{tmp}/run",
+        ],
+        "--processes is for --dry-run",
+    ),
+    "a device without values": (["check", "{model}", "--device", "meta"], "meta holds no values"),
     "missing model": (["diagnose", "{tmp}/nothing", "--data", "{text}", "--train-context", "32"], "does not exist"),
     "missing text": (["diagnose", "{model}", "--data", "{tmp}/nothing.txt", "--train-context", "32"], "nothing.txt"),
     "short text": (["diagnose", "{model}", "--data", "{short}", "--train-context", "32"], "longest document"),
@@ -338,6 +359,14 @@ def test_bad_input_is_one_sentence_and_leaves_nothing_behind(capsys, tmp_path, m
     assert match in err and out == ""
     assert err.startswith("lengthen: ") and err.count("\n") == 1 and "Traceback" not in err, err
     assert files(tmp_path) == before
+
+
+def test_overwrite_replaces_no_folder_that_is_no_run(capsys, tmp_path, model):
+    (tmp_path / "mine" / "results").mkdir(parents=True)
+    (tmp_path / "mine" / "results" / "thesis.tex").write_text("years of work")
+    code, _, err = run(capsys, "check", model, "--out", tmp_path / "mine", "--overwrite")
+    assert code == 2 and "not the folder of a run" in err
+    assert (tmp_path / "mine" / "results" / "thesis.tex").read_text() == "years of work"
 
 
 def test_debug_shows_the_traceback(capsys, tmp_path):

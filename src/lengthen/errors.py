@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 
 class LengthenError(Exception):
     """An error whose message is one sentence a user can act on."""
@@ -25,3 +27,9 @@ class RunError(LengthenError):
     """A run could not be finished (loss not finite, disk full, a rank that died)."""
 
     exit_code = 4
+
+
+def disk_is_full(error: BaseException) -> bool:
+    """Whether the system, PyTorch or safetensors raised this because nothing more can be written."""
+    signs = ("No space left", "disk is full", "PytorchStreamWriter", "inline_container")
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or any(sign in str(error) for sign in signs)

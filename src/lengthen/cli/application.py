@@ -12,7 +12,7 @@ from lengthen.cli.configuration import file_options
 from lengthen.cli.experiments import bench, demo, rivals, study
 from lengthen.cli.judging import compare, diagnose, evaluate, report
 from lengthen.cli.models import check, convert, families
-from lengthen.cli.options import default_told
+from lengthen.cli.options import default_told, whole_or_refused
 from lengthen.cli.training import post_train, pretrain
 from lengthen.errors import InputError, LengthenError, RunError
 
@@ -36,7 +36,7 @@ app = App(
     name="lengthen",
     help="Make recurrent sequence models work past the length they were trained on, and prove it.",
     version_flags=["--version"],
-    default_parameter=Parameter(negative="", show_default=default_told),
+    default_parameter=Parameter(negative="", show_default=default_told, converter=whole_or_refused),
     result_action="return_value",
     suppress_keyboard_interrupt=False,
 )
@@ -67,7 +67,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _fail(
             f"The run failed ({type(error).__name__}: {reason}); --debug shows where.", RunError.exit_code, error, debug
         )
-    sys.exit(code if isinstance(code, int) else 0)
+    code = code if isinstance(code, int) else 0
+    if code and _several_processes():
+        # Where another process is lost, what PyTorch tidies up at the end can abort this one, and its exit code with it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _several_processes() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _fail(message: str, code: int, error: BaseException | None, debug: bool) -> int:

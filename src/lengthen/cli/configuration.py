@@ -10,6 +10,9 @@ from typing import Any
 from lengthen.cli.options import Common
 from lengthen.errors import InputError
 
+MOST_THREADS = 1024
+"""Where the system grants fewer than asked for, a process ends without a word."""
+
 _training_options: dict[str, Any] = {}
 
 
@@ -33,8 +36,8 @@ def file_options(tokens: Sequence[str]) -> list[Any]:
     return [Dict(options, use_commands_as_keys=False, source=str(path))]
 
 
-def prepare(common: Common) -> dict[str, Any]:
-    """Quiet libraries, the thread count; returns the trainer's options of --config."""
+def prepare(common: Common, *, trains: bool = False) -> dict[str, Any]:
+    """Quiet libraries, the thread count; returns the trainer's options of --config, which only a command that trains has."""
     import os
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -46,7 +49,9 @@ def prepare(common: Common) -> dict[str, Any]:
     if not 0 <= common.seed < 2**32:
         raise InputError(f"The seed is {common.seed}; give a number from 0 to {2**32 - 1}.")
     if common.threads is not None:
-        if common.threads < 1:
-            raise InputError(f"The number of threads is {common.threads}; give at least 1.")
+        if not 1 <= common.threads <= MOST_THREADS:
+            raise InputError(f"The number of threads is {common.threads}; give 1 to {MOST_THREADS}.")
         torch.set_num_threads(common.threads)
+    if _training_options and not trains:
+        raise InputError(f"`training` in {common.config} is for post-train and pretrain; leave it out here.")
     return dict(_training_options)

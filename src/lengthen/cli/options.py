@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, convert
 
 from lengthen.errors import InputError
 
@@ -50,6 +50,15 @@ def default_told(value: Any) -> str | None:
     return " ".join(f"{part:g}" for part in value) if isinstance(value, tuple) else str(value)
 
 
+def whole_or_refused(kind: Any, tokens: Any) -> Any:
+    """An option's value as cyclopts reads it, but no fraction where a whole number is wanted: cyclopts would round it."""
+    if kind is int or int in get_args(kind):
+        for token in tokens:
+            if "." in token.value:
+                raise ValueError(f"{token.value} is no whole number.")
+    return convert(kind, tokens)
+
+
 def device_of(common: Common) -> str:
     """The device asked for, or the first GPU, or the CPU."""
     import torch
@@ -58,7 +67,10 @@ def device_of(common: Common) -> str:
         try:
             torch.empty(0, device=common.device)
         except (RuntimeError, AssertionError) as error:
-            raise InputError(f"The device {common.device} cannot be used ({str(error).splitlines()[0]}).") from None
+            reason = str(error).splitlines()[0].split(". ")[0]
+            raise InputError(f"The device {common.device} cannot be used ({reason}).") from None
+        if torch.device(common.device).type == "meta":
+            raise InputError("The device meta holds no values to compute with; give cpu or a GPU.")
         return common.device
     return "cuda" if torch.cuda.is_available() else "cpu"
 

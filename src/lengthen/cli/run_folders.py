@@ -34,6 +34,8 @@ def run_folder(out: Path | None, command: str, common: Common, *, resume: bool =
     if out is None or not first_process():
         yield
         return
+    if out.name in ("", ".."):
+        raise InputError(f"The run folder {out} has no name of its own; give one such as {out / 'run'} as --out.")
     aside = out.with_name(f".{out.name}.replaced")
     begun = (out / name for name in (DIAGNOSIS_CHECKPOINT, STUDY_CELLS, EVALUATION_CELLS))
     checkpointed = any(out.glob("checkpoint-*/complete.json")) or any(folder.exists() for folder in begun)
@@ -44,7 +46,11 @@ def run_folder(out: Path | None, command: str, common: Common, *, resume: bool =
     elif checkpointed or (out / "results").exists() or (out / "model").exists():
         if not common.overwrite:
             other = "go on with --resume" if checkpointed else "choose another --out"
+            if not checkpointed and (out / "results").exists() and not (out / "report.html").exists():
+                other = f"write its page with `lengthen report {out}`"
             raise InputError(f"{out} already holds a run; {other}, or replace it with --overwrite.")
+        if not (out / "run.json").exists():
+            raise InputError(f"{out} is not the folder of a run, so it is not replaced; choose another --out.")
         shutil.rmtree(aside, ignore_errors=True)
         out.rename(aside)
     elif resume:

@@ -63,13 +63,15 @@ def post_train(
         dry_run: Print the plan (tokens, memory by formula, the states' size) without reading weights or data.
         processes: With --dry-run, the processes that the run will have.
     """
-    training = prepare(common)
+    training = prepare(common, trains=True)
     from lengthen.models import load, tokenizer_for
     from lengthen.training import AUTO_STEPS, plan
     from lengthen.training import post_train as run
 
     if (data is None) == (task is None):
         raise InputError("Give either --data, a text to train on, or --task, a task whose samples to train on.")
+    if processes != 1 and not dry_run:
+        raise InputError("--processes is for --dry-run; start several processes with torchrun or accelerate launch.")
     out = common.out or Path("lengthen-post-train")
     check_steps(AUTO_STEPS if steps == "auto" else steps, train_context)
     if dry_run:
@@ -93,10 +95,7 @@ def post_train(
             return data
         from lengthen.tasks import training_samples, unfit
 
-        reason = unfit(task, intervention)
-        if reason is not None:
-            print(f"lengthen: {reason}", file=sys.stderr)
-        return training_samples(
+        samples = training_samples(
             task,
             train_context=train_context,
             count=rows * (AUTO_STEPS if steps == "auto" else steps),
@@ -104,6 +103,10 @@ def post_train(
             seed=common.seed,
             haystack=haystack,
         )
+        reason = unfit(task, intervention)
+        if reason is not None:
+            print(f"lengthen: {reason}", file=sys.stderr)
+        return samples
 
     with run_folder(out, "post-train", common, resume=resume), Progress(common) as progress:
         result = run(
@@ -170,7 +173,7 @@ def pretrain(
         save_steps: Steps between two checkpoints in OUT, of which the last two are kept (none is written unless said).
         resume: Go on exactly from the last checkpoint in OUT; where there is none, begin.
     """
-    training = prepare(common)
+    training = prepare(common, trains=True)
     from lengthen.data import bundled_plays
     from lengthen.training import Mamba2Recipe
     from lengthen.training import pretrain as run

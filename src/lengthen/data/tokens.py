@@ -60,6 +60,8 @@ def make_encoder(tokenizer: str | Path | PreTrainedTokenizerBase) -> Encoder:
         raise InputError(
             f'The tokenizer "{tokenizer}" cannot be loaded ({reason}); give a tokenizer\'s directory or "bytes".'
         ) from error
+    if not loaded.get_vocab().keys() - set(loaded.all_special_tokens):  # transformers makes one up for a bare model
+        raise InputError(f'"{tokenizer}" holds no tokenizer; give a tokenizer\'s directory or "bytes".')
     return TokenizerEncoder(loaded)
 
 

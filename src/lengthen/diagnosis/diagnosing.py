@@ -75,6 +75,8 @@ def diagnose(
         raise InputError(
             f"The maximum length {length} is below the training context {train_context}; give at least that."
         )
+    if segment is not None and segment < 1:
+        raise InputError(f"A segment has {segment} positions; give at least 1.")
     if any(p < 1 for p in positions):
         raise InputError(f"There is no perplexity at position {min(positions)}; give positions of at least 1.")
     if isinstance(model, str | Path):

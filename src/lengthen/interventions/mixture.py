@@ -24,7 +24,8 @@ class Mixture(Intervention):
     name = "mixture"
 
     def __init__(self, parts: Sequence[tuple[Intervention, float]]) -> None:
-        if not parts or abs(sum(share for _, share in parts) - 1) > 1e-6 or any(share <= 0 for _, share in parts):
+        whole = abs(sum(share for _, share in parts) - 1) <= 1e-6
+        if not (whole and all(share > 0 for _, share in parts)):
             raise InputError(
                 f"The shares {[share for _, share in parts]} of a mixture must be above 0 and add up to 1."
             )

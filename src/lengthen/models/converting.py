@@ -7,9 +7,10 @@ import shutil
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
-from lengthen.errors import InputError, ParityError
+from lengthen.errors import InputError, ParityError, RunError, disk_is_full
 from lengthen.models.checkpoints import FORMATS, Checkpoint, read_checkpoint, write_checkpoint
 from lengthen.models.hub import local_directory
 from lengthen.models.loading import load_library_model
@@ -40,7 +41,7 @@ def convert(
     What was written is read again and both models run on the same tokens in float32; destination appears only when
     their logits agree to 1e-5 of the largest, whole or not at all. Tokenizer files go along. Returns what was done and
     the largest difference of logits. Raises InputError for a model that the format cannot hold and for a destination
-    that exists, ParityError where the logits differ.
+    that exists, ParityError where the logits differ, RunError where the disk is full.
     """
     source, destination = local_directory(source), Path(destination)
     if to not in FORMATS:
@@ -56,10 +57,7 @@ def convert(
     except OSError as error:
         raise InputError(f"{destination} cannot be written ({error.strerror}); choose another destination.") from None
     try:
-        write_checkpoint(checkpoint, temporary, to, source)
-        for name in COMPANIONS:
-            if (source / name).is_file():
-                shutil.copyfile(source / name, temporary / name)
+        _write(checkpoint, temporary, to, source, destination)
         difference = _logit_difference(source, checkpoint, temporary, read_checkpoint(temporary), seed)
         _put_in_place(temporary, destination)
     finally:
@@ -76,6 +74,18 @@ def convert(
         tokens=TOKENS,
         largest_logit_difference=difference,
     )
+
+
+def _write(checkpoint: Checkpoint, temporary: Path, to: str, source: Path, destination: Path) -> None:
+    try:
+        write_checkpoint(checkpoint, temporary, to, source)
+        for name in COMPANIONS:
+            if (source / name).is_file():
+                shutil.copyfile(source / name, temporary / name)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        if not disk_is_full(error):
+            raise
+        raise RunError(f"{destination} cannot be written: the disk is full; make room, or choose another.") from error
 
 
 def _check_destination(source: Path, destination: Path, overwrite: bool) -> None:

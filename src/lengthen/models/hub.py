@@ -14,6 +14,8 @@ FILES = ["*.json", "*.safetensors", "*.bin", "*.model", "*.txt", "*.jinja"]
 def check_directory(model: str | Path) -> None:
     """Raises InputError where this is meant as a directory (not as NAME or OWNER/NAME on the hub) and is none."""
     path = Path(model)
+    if not str(model):
+        raise InputError("The model has no name; give the directory that holds its config.json, or a hub name.")
     if path.is_file():
         raise InputError(f"{model} is a file; give the directory that holds a model's config.json, or a hub name.")
     if not path.is_dir() and (str(model).startswith((".", "/", "~")) or str(model).count("/") > 1):

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
 
 from lengthen.errors import InputError
 from lengthen.models.checkpoints import checkpoint_format, library_class, read_checkpoint, read_config
@@ -96,6 +97,21 @@ def load_library_model(
     return loaded.to(device).eval() if device is not None else loaded.eval()
 
 
+def configuration_of(model: str | Path) -> PreTrainedConfig:
+    """The configuration of a directory or hub name, as transformers has it. Raises InputError where it knows no such."""
+    from transformers import AutoConfig
+
+    check_directory(model)
+    where = config_directory(model)
+    if checkpoint_format(where) != "transformers":
+        return read_config(where)
+    import_fla_for(where)
+    try:
+        return AutoConfig.from_pretrained(str(model))
+    except Exception as error:
+        raise InputError(f"The configuration of {model} cannot be read ({_one_line(error)}).") from error
+
+
 def tokenizer_for(model: str | Path) -> Any:
     """The tokenizer that lies beside a model; "bytes" for a directory without one whose vocabulary is that of bytes.
 
@@ -103,11 +119,7 @@ def tokenizer_for(model: str | Path) -> Any:
     """
     path = Path(model)
     if path.is_dir() and not any((path / name).exists() for name in TOKENIZER_FILES):
-        from transformers import AutoConfig
-
-        import_fla_for(path)
-        known = checkpoint_format(path) != "transformers"
-        size = (read_config(path) if known else AutoConfig.from_pretrained(str(model))).get_text_config().vocab_size
+        size = configuration_of(model).get_text_config().vocab_size
         if size < 256:
             raise InputError(
                 f"{model} holds no tokenizer, and its vocabulary of {size} ids is too small for bytes; give --tokenizer."

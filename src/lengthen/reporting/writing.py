@@ -10,7 +10,7 @@ from pathlib import Path
 import altair as alt
 import vl_convert
 
-from lengthen.errors import InputError
+from lengthen.errors import InputError, RunError, disk_is_full
 from lengthen.reporting.figures import Figure, figures
 from lengthen.reporting.page import page
 from lengthen.reporting.palette import LIGHT, chart_config
@@ -60,4 +60,8 @@ def _write_bytes(path: Path, content: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        if disk_is_full(error):
+            raise RunError(
+                f"{path} cannot be written: the disk is full; make room, then `lengthen report {path.parents[1]}`."
+            ) from None
         raise InputError(f"{path} cannot be written ({error.strerror or error}); choose another --out.") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
 import math
 import os
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from lengthen.errors import InputError, RunError
+from lengthen.errors import InputError, RunError, disk_is_full
 
 SCHEMA_VERSION = 1
 
@@ -73,7 +72,7 @@ def write_text(path: Path, text: str) -> Path:
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True) if temporary.parent.is_dir() else None
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if disk_is_full(error):
             raise RunError(f"{path} cannot be written: the disk is full.") from None
         raise InputError(f"{path} cannot be written ({error.strerror or error}); choose another --out.") from None
     return path

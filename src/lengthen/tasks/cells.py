@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lengthen.errors import InputError, RunError
-from lengthen.results import Cell
+from lengthen.results import Cell, write_text
 from lengthen.tasks.shared_prefixes import Cost
 
 Key = tuple[str, int, float | None]
@@ -31,7 +31,7 @@ class CellFile:
             return
         lines = self._path.read_text(encoding="utf-8").split("\n")[:-1] if resume and self._path.exists() else []
         if not lines:
-            self._write("w", [dict(settings)])
+            write_text(self._path, json.dumps(dict(settings)) + "\n")
             return
         before, *found = map(json.loads, lines)
         other = sorted(name for name in {*before, *settings} if before.get(name) != settings.get(name))
@@ -42,7 +42,7 @@ class CellFile:
             )
         for line in found:
             self._keep([Cell(**cell) for cell in line["cells"]], Cost(**line["cost"]))
-        self._write("w", [before, *found])  # without a line half written
+        write_text(self._path, "".join(f"{json.dumps(line)}\n" for line in (before, *found)))  # none half written
 
     def get(self, task: str, length: int, depth: float | None) -> Cell | None:
         """A cell that is finished."""
@@ -51,7 +51,14 @@ class CellFile:
     def add(self, cells: Sequence[Cell], cost: Cost) -> None:
         """Keeps cells that are finished, and what they cost together."""
         self._keep(cells, cost)
-        self._write("a", [{"cost": asdict(cost), "cells": [cell.to_json() for cell in cells]}])
+        if self._path is None:
+            return
+        line = {"cost": asdict(cost), "cells": [cell.to_json() for cell in cells]}
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise RunError(f"The cells cannot be written to {self._path} ({error}); choose another --out.") from None
 
     def cost(self, cells: Iterable[Cell]) -> Cost:
         """What it took to find these cells, whenever they were."""
@@ -62,16 +69,6 @@ class CellFile:
     def _keep(self, cells: Sequence[Cell], cost: Cost) -> None:
         self._cells |= {_key(cell): cell for cell in cells}
         self._together.append(({_key(cell) for cell in cells}, cost))
-
-    def _write(self, mode: str, documents: Sequence[Mapping[str, Any]]) -> None:
-        if self._path is None:
-            return
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open(mode, encoding="utf-8") as file:
-                file.write("".join(json.dumps(document) + "\n" for document in documents))
-        except OSError as error:
-            raise RunError(f"The cells cannot be written to {self._path} ({error}); choose another --out.") from None
 
 
 def _key(cell: Cell) -> Key:

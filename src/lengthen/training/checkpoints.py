@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lengthen.errors import InputError, RunError
+from lengthen.errors import InputError, RunError, disk_is_full
 from lengthen.results import write_text
 
 MARKER = "complete.json"
@@ -132,13 +132,10 @@ def writing(what: str, folder: Path) -> Iterator[None]:
     try:
         yield
     except (RunError, OSError, SafetensorError, RuntimeError) as error:
-        text = " ".join(str(error).split()).rstrip(".")
-        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-        full = full or any(
-            sign in text for sign in ("No space left", "disk is full", "PytorchStreamWriter", "enforce fail")
-        )
+        full = disk_is_full(error)
         if not full and isinstance(error, RuntimeError):
             raise
+        text = " ".join(str(error).split()).rstrip(".")
         reason = "the disk is full" if full else getattr(error, "strerror", None) or text
         raise RunError(f"{what} cannot be written to {folder} ({reason}); {_kept(folder)}.") from error
 

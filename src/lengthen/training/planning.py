@@ -13,9 +13,7 @@ from lengthen.errors import InputError
 from lengthen.interventions import Intervention, Mixture, StatePassing, intervention_named
 from lengthen.interventions.passing import TBPTT
 from lengthen.models import wrap, zero_state
-from lengthen.models.checkpoints import checkpoint_format, read_config
-from lengthen.models.hub import check_directory, config_directory
-from lengthen.models.loading import dtype_named
+from lengthen.models.loading import configuration_of, dtype_named
 from lengthen.results import TrainingPlan
 
 
@@ -37,6 +35,10 @@ def plan(
     weights, as the configuration says unless said. config: transformers.TrainingArguments, of which fsdp, bf16 and activation_checkpointing count here.
     Raises InputError where the processes and micro-batches cannot share the rows.
     """
+    if min(rows, processes, accumulation) < 1:
+        raise InputError(
+            f"There are {rows} rows, {processes} processes and {accumulation} micro-batches; give at least 1 of each."
+        )
     if rows % (processes * accumulation):
         raise InputError(
             f"{rows} rows a step cannot be shared by {processes} processes times {accumulation} micro-batches; choose a "
@@ -79,12 +81,9 @@ def plan(
 
 
 def _without_weights(model: str | Path) -> nn.Module:
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    check_directory(model)
-    where = config_directory(model)
-    known = checkpoint_format(where) != "transformers"
-    config = read_config(where) if known else AutoConfig.from_pretrained(str(model))
+    config = configuration_of(model)
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config)
 
