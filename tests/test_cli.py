@@ -190,6 +190,33 @@ def test_a_run_is_not_written_over_unless_asked(capsys, model, tmp_path):
     assert json.loads((out / "run.json").read_text())["seed"] == 1 and [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
+def test_a_run_stopped_before_its_page_says_how_to_write_it(capsys, model, tmp_path):
+    out = tmp_path / "run"
+    assert run(capsys, "check", model, "--out", out)[0] == 0
+    (out / "report.html").unlink()
+    code, _, err = run(capsys, "check", model, "--out", out)
+    assert code == 2 and f"`lengthen report {out}`" in err
+    assert run(capsys, "report", out)[0] == 0 and (out / "report.html").exists()
+
+
+@pytest.mark.parametrize("more", [[], ["--overwrite"]])
+def test_a_second_command_leaves_a_running_one_alone(capsys, model, tmp_path, monkeypatch, more):
+    from lengthen import models
+
+    check, tried = models.check, []
+
+    def meeting(*args, **kwargs):
+        before = (tmp_path / "run" / "run.json").read_bytes()
+        tried.append(run(capsys, "check", model, "--out", tmp_path / "run", "--seed", 1, *more))
+        assert (tmp_path / "run" / "run.json").read_bytes() == before
+        return check(*args, **kwargs)
+
+    monkeypatch.setattr(models, "check", meeting)
+    assert run(capsys, "check", model, "--out", tmp_path / "run")[0] == 0
+    assert [code for code, _, _ in tried] == [2] and "Another run is writing to" in tried[0][2]
+    assert [p.name for p in tmp_path.iterdir()] == ["run"] and (tmp_path / "run" / "report.html").exists()
+
+
 def test_an_interruption_says_so(capsys, model, monkeypatch):
     from lengthen import models
 
@@ -221,6 +248,13 @@ def test_options_from_a_file(capsys, model, text, tmp_path):
     found = json.loads(printed)
     assert code == 0 and found["steps"] == 2 and found["rows"] == 8  # what is typed wins over the file
     assert found["configuration"]["config"] == {"logging_steps": 2, "adam_beta2": 0.99}
+
+
+def test_options_for_the_trainer_are_refused_where_nothing_is_trained(capsys, model, tmp_path):
+    config = tmp_path / "options.yaml"
+    config.write_text("training:\n  logging_steps: 2\n")
+    code, _, err = run(capsys, "check", model, "--config", config)
+    assert code == 2 and "`training` in" in err and "post-train" in err
 
 
 def test_families(capsys):
@@ -317,6 +351,32 @@ BAD = {
     "no such dtype": (["check", "{model}", "--dtype", "float8"], "float8"),
     "negative seed": (["check", "{model}", "--seed", "-1"], "seed"),
     "no threads": (["check", "{model}", "--threads", "0"], "threads"),
+    "a fraction for a seed": (["check", "{model}", "--seed", "1.5"], "1.5 is no whole number"),
+    "fractions for counts": (
+        ["diagnose", "{model}", "--data", "{text}", "--train-context", "32", "--positions", "64", "2.5"],
+        "2.5 is no whole number",
+    ),
+    "a segment of nothing": (
+        ["diagnose", "{model}", "--data", "{text}", "--train-context", "32", "--segment", "0"],
+        "segment has 0 positions",
+    ),
+    "a model for a tokenizer": (
+        ["diagnose", "{model}", "--data", "{text}", "--train-context", "32", "--tokenizer", "{model}"],
+        "holds no tokenizer",
+    ),
+    "a model without a name": (["check", ""], "has no name"),
+    "a run folder without a name": (["check", "{model}", "--out", "."], "no name of its own"),
+    "a run folder for a model": (["check", "{trained}"], "its model is"),
+    "a plan of an unknown model": (
+        ["post-train", "{unknown}", "--data", "{text}", "--train-context", "32", "--dry-run"],
+        "zebra",
+    ),
+    "no such task to train on": (
+        ["post-train", "{model}", "--task", "zebra", "--train-context", "32", "--out", "{tmp}/run"],
+        "no task 'zebra'",
+    ),
+    "a state of nothing": (["pretrain", "--state-size", "0", "--out", "{tmp}/run"], "state_size is 0"),
+    "groups that do not divide heads": (["pretrain", "--groups", "3", "--out", "{tmp}/run"], "by 3 groups"),
     "missing configuration": (["check", "{model}", "--config", "{tmp}/nothing.yaml"], "nothing.yaml"),
     "no run": (["report", "{tmp}/nothing"], "nothing"),
     "a page elsewhere": (["report", "{tmp}/nothing", "--out", "{tmp}/run"], "do without --out"),
@@ -339,6 +399,9 @@ def others(tmp_path_factory):
     )
     LlamaForCausalLM(config).save_pretrained(folder / "transformer")
     tiny_mamba2().save_pretrained(folder / "corrupt")
+    tiny_mamba2().save_pretrained(folder / "trained" / "model")
+    (folder / "unknown").mkdir()
+    (folder / "unknown" / "config.json").write_text('{"model_type": "zebra"}')
     weights = folder / "corrupt" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:3000])
     return folder
@@ -348,7 +411,7 @@ def others(tmp_path_factory):
 def test_bad_input_is_one_sentence_and_leaves_nothing_behind(capsys, tmp_path, model, text, others, name):
     arguments, match = BAD[name]
     places = {"tmp": tmp_path, "model": model, "text": text}
-    places |= {n: others / n for n in ("small", "transformer", "corrupt")}
+    places |= {n: others / n for n in ("small", "transformer", "corrupt", "trained", "unknown")}
     places |= dict.fromkeys(("empty", "short", "bytes"), "")
     for kind in ("empty", "short", "bytes"):
         if any("{" + kind + "}" in a for a in arguments):

@@ -49,6 +49,17 @@ def test_what_is_refused(capsys, model, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["other"]
 
 
+def test_a_full_disk_leaves_what_stood_there(capsys, model, tmp_path, monkeypatch):
+    assert run(capsys, "convert", model, tmp_path / "other", "--to", "mamba_ssm")[0] == 0
+    before = (tmp_path / "other/pytorch_model.bin").read_bytes()
+    save = torch.save
+    monkeypatch.setattr(torch, "save", lambda held, path: save(held, "/dev/full"))
+    code, _, err = run(capsys, "convert", model, tmp_path / "other", "--to", "mamba_ssm", "--overwrite")
+    assert code == 4 and "disk is full" in err and err.count("\n") == 1, err
+    assert (tmp_path / "other/pytorch_model.bin").read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["other"]
+
+
 def test_a_file_in_the_way_of_the_destination(capsys, model, tmp_path):
     (tmp_path / "file").write_text("")
     code, _, err = run(capsys, "convert", model, tmp_path / "file/other", "--to", "fla")

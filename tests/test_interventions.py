@@ -253,6 +253,7 @@ def test_provenance_counts_the_age_of_a_chain():
         ("0.5 zero + 0.5 none", "no intervention 'none'"),
         ("0.5 zero + tbptt", "'tbptt' of a mixture has no share"),
         ("0.5 zero + 0.4 tbptt", "add up to 1"),
+        ("nan zero + 0.5 tbptt", "add up to 1"),
     ],
 )
 def test_bad_settings_are_a_sentence(text, match):

@@ -159,14 +159,15 @@ def test_failed_build_leaves_nothing_in_the_cache(tmp_path: Path) -> None:
         ("a.txt", b"ab\xe2\x82", r"the byte at offset 2 is 0xe2"),  # cut off within a character
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"^Line 2 of .*a\.jsonl is not JSON"),
         ("a.jsonl", b'{"text": "a"}\n\n{"body": "a"}\n', r"^Line 3 of .* has no 'text', only 'body'"),
-        ("a.jsonl", b'{"text": 3}\n', r"^Line 1 of .* holds a int under 'text'"),
+        ("a.jsonl", b'{"text": 3}\n', r"^Line 1 of .* holds no string under 'text' but int"),
         ("a.jsonl", b"[1]\n", r"^Line 1 of .* is not a JSON object"),
         ("a.jsonl", b'{"text": "\xff"}\n', r"byte 10 of line 1 is 0xff"),
         ("a.jsonl", b'{"text": "a\\ud800"}\n', r"lone surrogate \(U\+D800\) at character 1"),
         ("a.jsonl", b'{"text": ""}\n', r"is empty"),
         ("a.jsonl", b"[" * 100_000, r"is not JSON"),
         ("a.parquet", b"PAR1", r"a\.parquet cannot be read"),
-        ("a.npy", b"\x93NUMPY", r"a\.npy cannot be read"),
+        ("a.npy", b"\x93NUMPY", r"a\.npy is no whole array of numbers"),
+        ("a.npy", b"text", r"a\.npy is no whole array of numbers"),
     ],
 )
 def test_wrong_files_are_refused_in_one_sentence(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -190,7 +191,7 @@ def test_wrong_sources_are_refused(tmp_path: Path) -> None:
     for source, message in [
         (tmp_path / "missing", "does not exist"),
         (tmp_path / "empty", "holds no"),
-        (tmp_path / "a.parquet", "^Row 1 of .* holds a NoneType"),
+        (tmp_path / "a.parquet", "^Row 1 of .* holds no string under 'text' but NoneType"),
         ([], "^The list of texts is empty"),
         (["a", 3], "^Item 1 of the list of texts is a int"),
         (np.arange(3), "^The data are a ndarray"),

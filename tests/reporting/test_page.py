@@ -1,13 +1,15 @@
 """The page is one whole file: well-formed, loading nothing, showing every string as text; figures lie beside it."""
 
+import errno
 import json
+import os
 import re
 from html.parser import HTMLParser
 
 import pytest
 from example_results import HOSTILE, RECOMMENDED, check, comparison, demonstration, diagnosis, evaluation, training
 
-from lengthen.errors import InputError
+from lengthen.errors import InputError, RunError
 from lengthen.reporting import certificate_markdown, write_report
 from lengthen.reporting.markup import inline_script, tag
 
@@ -178,6 +180,18 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(InputError, match=r"figures.*cannot be written"):
         write_report(tmp_path)
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_full_disk_is_a_failed_run_and_the_results_stay(tmp_path, monkeypatch):
+    diagnosis().save(tmp_path / "results" / "a.json")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    with pytest.raises(RunError, match=r"disk is full; make room, then `lengthen report .*`"):
+        write_report(tmp_path)
+    assert (tmp_path / "results" / "a.json").exists() and not list((tmp_path / "figures").iterdir())
 
 
 def test_markup_escapes_unless_told():

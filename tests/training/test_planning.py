@@ -65,6 +65,8 @@ def test_processes_share(plays):
     assert 2 * plan(tiny_mamba2(), train_context=32, dtype="bf16").weights == one.weights
     with pytest.raises(InputError, match="cannot be shared by 3 processes"):
         plan(tiny_mamba2(), train_context=32, rows=8, processes=3)
+    with pytest.raises(InputError, match="0 processes"):
+        plan(tiny_mamba2(), train_context=32, rows=8, processes=0)
 
 
 def test_a_dry_run_reads_no_weights_and_leaves_nothing(capsys, tmp_path):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from lengthen.cli.options import Common
 from lengthen.cli.output import first_process
 from lengthen.errors import InputError
+from lengthen.locking import alone_in
 
 DIAGNOSIS_CHECKPOINT = "diagnosis-checkpoint"
 """The folder in a run folder where an interrupted diagnosis goes on."""
@@ -20,11 +21,14 @@ STUDY_CELLS = "cells"
 
 
 @contextmanager
-def run_folder(out: Path | None, command: str, common: Common, *, resume: bool = False) -> Iterator[None]:
+def run_folder(
+    out: Path | None, command: str, common: Common, *, resume: bool = False, trains: bool = False
+) -> Iterator[None]:
     """Makes sure that the run folder can be written before any work, and says in run.json what runs there.
 
     A folder that holds a run is refused, with --overwrite set aside until the new one is done, and gone on in with
-    resume. Where the input turns out to be bad before anything else was written, no trace stays.
+    resume. Where the input turns out to be bad before anything else was written, no trace stays. The folder is held until
+    the end, so that no second run writes there; trains: by the training itself.
     """
     import json
     import shutil
@@ -35,7 +39,10 @@ def run_folder(out: Path | None, command: str, common: Common, *, resume: bool =
         yield
         return
     if out.name in ("", ".."):
-        raise InputError(f"The run folder {out} has no name of its own; give one such as {out / 'run'} as --out.")
+        raise InputError(f"The run folder {out} has no name of its own; give a folder that has, such as {out / 'run'}.")
+    if out.is_dir():
+        with alone_in(out):
+            pass
     aside = out.with_name(f".{out.name}.replaced")
     begun = (out / name for name in (DIAGNOSIS_CHECKPOINT, STUDY_CELLS, EVALUATION_CELLS))
     checkpointed = any(out.glob("checkpoint-*/complete.json")) or any(folder.exists() for folder in begun)
@@ -67,8 +74,12 @@ def run_folder(out: Path | None, command: str, common: Common, *, resume: bool =
         "versions": versions(),
     }
     write_text(out / "run.json", json.dumps(document, indent=1) + "\n")
+    held = ExitStack()
+    if not trains:
+        held.enter_context(alone_in(out))
     try:
-        yield
+        with held:
+            yield
     except InputError:
         if fresh and [p.name for p in out.iterdir()] == ["run.json"]:
             shutil.rmtree(out)

@@ -108,7 +108,7 @@ def post_train(
             print(f"lengthen: {reason}", file=sys.stderr)
         return samples
 
-    with run_folder(out, "post-train", common, resume=resume), Progress(common) as progress:
+    with run_folder(out, "post-train", common, resume=resume, trains=True), Progress(common) as progress:
         result = run(
             load(model, dtype=common.dtype, device=device_of(common)),
             source(),
@@ -188,7 +188,7 @@ def pretrain(
         groups=groups,
         decay_range=decay_range,
     )
-    with run_folder(out, "pretrain", common, resume=resume), Progress(common) as progress:
+    with run_folder(out, "pretrain", common, resume=resume, trains=True), Progress(common) as progress:
         _, result = run(
             data if data is not None else bundled_plays()[0],
             train_context=train_context,

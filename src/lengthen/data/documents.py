@@ -182,7 +182,7 @@ def record_document(record: Any, text_key: str, where: str) -> DocumentStream:
     text = record[text_key]
     if not isinstance(text, str):
         raise InputError(
-            f"{_capital(where)} holds a {type(text).__name__} under {text_key!r}; a document must be a string."
+            f"{_capital(where)} holds no string under {text_key!r} but {type(text).__name__}; a document must be a string."
         )
     return DocumentStream(where, [text])
 
@@ -194,7 +194,8 @@ def unreadable(path: Path, error: Exception) -> InputError:
 
 def _no_key(where: str | Path, text_key: str, keys: list[str]) -> InputError:
     return InputError(
-        f"{_capital(str(where))} has no {text_key!r}, only {', '.join(map(repr, keys))}; name the text's key."
+        f"{_capital(str(where))} has no {text_key!r}, only {', '.join(map(repr, keys))}; give the text that name, or in "
+        "Python name its key to load_corpus(text_key=...)."
     )
 
 

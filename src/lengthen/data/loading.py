@@ -119,6 +119,8 @@ def _build(
 def _load_array(path: Path) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except ValueError as error:
+        raise InputError(f"{path} is no whole array of numbers as numpy.save writes it; save it again.") from error
+    except (OSError, EOFError) as error:
         raise unreadable(path, error) from error
     return array

@@ -6,7 +6,6 @@ identity and the digest of every file. A folder without a marker was interrupted
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -34,31 +33,6 @@ def step_of(checkpoint: Path) -> int | None:
     """The optimiser steps behind a checkpoint, by its name; None where the name is no checkpoint's."""
     number = checkpoint.name.removeprefix(PREFIX)
     return int(number) if number.isdecimal() else None
-
-
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Holds a run folder until the end, or until this process is gone, however it went; InputError where another has it.
-
-    Two runs in one folder would clear away each other's checkpoints. A file system without locks holds nothing.
-    """
-    import fcntl
-
-    held = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(held)
-        raise InputError(
-            f"Another run is writing to {folder}; wait for its end, or stop all of its processes."
-        ) from None
-    except OSError as error:
-        if error.errno not in (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise
-    try:
-        yield
-    finally:
-        os.close(held)
 
 
 def begin(folder: Path) -> Path:

@@ -53,9 +53,17 @@ class Mamba2Recipe:
             raise InputError(
                 f"The decay range {low} to {high} is not one; give two numbers above 0, the smaller first."
             )
+        sizes = {"width": self.width, "layers": self.layers, "head_dim": self.head_dim, "state_size": self.state_size}
+        for name, size in {**sizes, "groups": self.groups}.items():
+            if size < 1:
+                raise InputError(f"The recipe's {name} is {size}; give at least 1.")
         heads, rest = divmod(2 * self.width, self.head_dim)
         if rest:
             raise InputError(f"{2 * self.width} channels cannot be cut into heads of {self.head_dim}.")
+        if heads % self.groups:
+            raise InputError(
+                f"{heads} heads cannot be shared by {self.groups} groups; give a number that divides them."
+            )
         config = Mamba2Config(
             hidden_size=self.width,
             num_hidden_layers=self.layers,

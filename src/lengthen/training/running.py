@@ -18,10 +18,11 @@ from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from lengthen.data import Corpus, LaneWindows, ShuffledWindows, Windows
 from lengthen.errors import InputError
 from lengthen.interventions import TBPTT, Intervention, Mixture
+from lengthen.locking import alone_in
 from lengthen.models import library_model, vocabulary_size
 from lengthen.results import TrainingRecord, versions
 from lengthen.streaming import Progress
-from lengthen.training.checkpoints import alone_in, checkpoints_in, writing
+from lengthen.training.checkpoints import checkpoints_in, writing
 from lengthen.training.processes import TIMEOUT, all_or_none, first_decides, join, named_if_lost, process_share
 from lengthen.training.trainer import MetricsFile, StateTrainer, StepProgress
 from lengthen.training.watching import Watch, Watching
