@@ -157,3 +157,13 @@ def test_a_narrow_terminal_cuts_no_number_and_no_word(capsys, monkeypatch):
     terminal.checks(dataclasses.replace(check(), passed=False))
     shown = capsys.readouterr().out
     assert {word for row in table(check()).rows for cell in row for word in cell.split()} <= set(shown.split())
+
+
+@pytest.mark.parametrize("width", [20, 60, 66, 70, 74, 78, 80, 82, 90])
+def test_no_width_cuts_a_certificate(capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    found = table(certificate())
+    terminal.show(certificate())
+    shown = capsys.readouterr().out
+    for text in (*found.columns, *(cell for row in found.rows for cell in row), found.note):
+        assert set(text.split()) <= set(shown.split())

@@ -10,6 +10,7 @@ import rich.box
 import rich.table
 from rich.console import Console
 from rich.measure import Measurement
+from rich.segment import Segment
 from rich.text import Text
 
 from lengthen.reporting.numbers import memory
@@ -182,6 +183,16 @@ def _print(data: Table) -> None:
         drawn.add_row(*(Text(cell) for cell in row))
     # A number or a word cut off is worse than a line that the terminal wraps.
     console = Console()
-    needed = Measurement.get(console, console.options.update(width=1000, max_width=1000), drawn)
-    console.width = max(console.width, needed.minimum if data.texts - {0} else needed.maximum)
+    if not data.texts - {0}:
+        console.width = max(
+            console.width, Measurement.get(console, console.options.update(max_width=1000), drawn).maximum
+        )
+    while (taken := _width_taken(console, drawn)) > console.width:
+        console.width = taken
     console.print(drawn)
+
+
+def _width_taken(console: Console, drawn: rich.table.Table) -> int:
+    """The longest line that the table is drawn in, which may be longer than the console is wide."""
+    lines = Segment.split_lines(console.render(drawn, console.options))
+    return max(Segment.get_line_length(line) for line in lines)
