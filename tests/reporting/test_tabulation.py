@@ -167,3 +167,10 @@ def test_no_width_cuts_a_certificate(capsys, monkeypatch, width):
     shown = capsys.readouterr().out
     for text in (*found.columns, *(cell for row in found.rows for cell in row), found.note):
         assert set(text.split()) <= set(shown.split())
+
+
+def test_sequences_that_overlap_are_told_beside_their_errors():
+    found = diagnosis("model")
+    assert found.sequences is not None and "share" not in bucket_table(found).note
+    shared = dataclasses.replace(found, sequences=dataclasses.replace(found.sequences, overlap=1234))
+    assert f"share up to 1,234 of {found.max_length:,} positions" in bucket_table(shared).note

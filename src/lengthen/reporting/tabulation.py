@@ -215,6 +215,11 @@ def bucket_table(diagnosis: Diagnosis) -> Table:
         f"{named[0].upper()}{named[1:]} over {diagnosis.n} sequences, ± the standard error over them. Excess: carried over "
         "reset, on the same sequences."
     )
+    if diagnosis.sequences is not None and diagnosis.sequences.overlap:
+        note += (
+            f" The text is short: sequences share up to {diagnosis.sequences.overlap:,} of {diagnosis.max_length:,} "
+            "positions, so that errors are smaller than those of independent sequences."
+        )
     return Table("Ranges of positions", ["positions", "carried", "own reset", "excess"], rows, note=note)
 
 
