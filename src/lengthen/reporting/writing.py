@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
 from pathlib import Path
 
 import altair as alt
 import vl_convert
 
-from lengthen.errors import InputError, RunError, disk_is_full
 from lengthen.reporting.figures import Figure, figures
 from lengthen.reporting.page import page
 from lengthen.reporting.palette import LIGHT, chart_config
 from lengthen.reporting.run_folder import read_run
-from lengthen.results import write_text
+from lengthen.results import write_bytes, write_text
 
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 PNG_SCALE = 2
@@ -25,7 +22,7 @@ def write_report(folder: str | Path) -> Path:
     """Writes figures/*.png, figures/*.svg and report.html from results/*.json, and returns the page's path.
 
     The page is one file that needs neither network nor server. Raises InputError where the folder holds no results, one
-    of them is damaged, or the folder cannot be written.
+    of them is damaged, or the folder cannot be written, RunError where the disk is full.
     """
     folder = Path(folder)
     findings = read_run(folder)
@@ -40,7 +37,7 @@ def draw(figure: Figure, folder: Path) -> None:
     config = chart_config(LIGHT, figure.series, legend=True)
     svg = vl_convert.vegalite_to_svg(figure.spec, vl_version=VEGA_LITE, config=config, allowed_base_urls=[])
     png = vl_convert.svg_to_png(svg, scale=PNG_SCALE)
-    _write_bytes(folder / f"{figure.name}.png", png)
+    write_bytes(folder / f"{figure.name}.png", png)
     write_text(folder / f"{figure.name}.svg", svg + "\n")
 
 
@@ -49,19 +46,3 @@ def chart_script() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script."""
     # Its stub asks for the snippet that it does without.
     return vl_convert.javascript_bundle(vl_version=VEGA_LITE)  # type: ignore[call-arg]
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        if disk_is_full(error):
-            raise RunError(
-                f"{path} cannot be written: the disk is full; make room, then `lengthen report {path.parents[1]}`."
-            ) from None
-        raise InputError(f"{path} cannot be written ({error.strerror or error}); choose another --out.") from None

@@ -1,6 +1,6 @@
 """What was found out, as plain data with a JSON form: nothing here computes, and a page only shows it."""
 
-from lengthen.results.base import SCHEMA_VERSION, Result, versions, write_text
+from lengthen.results.base import SCHEMA_VERSION, Result, versions, write_bytes, write_text
 from lengthen.results.benchmarking import BenchmarkEntry, BenchmarkResult
 from lengthen.results.comparison import Certificate, Comparison, Difference
 from lengthen.results.diagnosis import (
@@ -66,5 +66,6 @@ __all__ = [
     "TrainingPlan",
     "TrainingRecord",
     "versions",
+    "write_bytes",
     "write_text",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -64,16 +65,23 @@ def versions() -> dict[str, str]:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Writes a text file whole or not at all: to a temporary name beside it, then renamed."""
+    """Writes a text file whole or not at all."""
+    return write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> Path:
+    """Writes a file whole or not at all: to a temporary name beside it, then renamed. Raises RunError where the disk is full,
+    InputError where the place cannot be written."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content)
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True) if temporary.parent.is_dir() else None
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         if disk_is_full(error):
-            raise RunError(f"{path} cannot be written: the disk is full.") from None
+            raise RunError(f"{path} cannot be written: the disk is full; make room.") from None
         raise InputError(f"{path} cannot be written ({error.strerror or error}); choose another --out.") from None
     return path
 
