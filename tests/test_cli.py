@@ -444,3 +444,14 @@ def test_a_state_of_another_model_is_named(tmp_path):
     zero_state(wrap(tiny_mamba2(state_size=8)), 1).save(tmp_path / "state.safetensors")
     with pytest.raises(InputError, match="another model"):
         RecurrentState.load(tmp_path / "state.safetensors").require_layout(zero_state(wrap(tiny_mamba2()), 1))
+
+
+def test_without_a_terminal_a_long_run_says_that_it_is_alive(capsys, monkeypatch):
+    from lengthen.cli import output
+
+    with output.Progress(output.Common()) as progress:
+        progress.stage("post-train", 1, 500)
+        assert capsys.readouterr().err == ""
+        monkeypatch.setattr(output, "QUIET_SECONDS", 0.0)
+        progress.stage("post-train", 120, 1500)
+    assert capsys.readouterr().err == "lengthen: post-train: 120 of 1,500\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +42,12 @@ def show(result: Result, common: Common, out: Path | None) -> None:
         print(f"Report: {out / 'report.html'}")
 
 
+QUIET_SECONDS = 30.0
+"""Between two lines of a log: no more of them than a reader wants, no less than tell that a run is alive."""
+
+
 class Progress:
-    """A bar per stage with the time left, on standard error, quiet where that is no terminal."""
+    """A bar per stage with the time left, on standard error; where that is no terminal, a line now and then."""
 
     def __init__(self, common: Common) -> None:
         from rich.console import Console
@@ -57,6 +63,7 @@ class Progress:
             disable=not console.is_terminal,
         )
         self._tasks: dict[str, Any] = {}
+        self._told = time.monotonic()
 
     def __enter__(self) -> Progress:
         self._bars.start()
@@ -67,9 +74,17 @@ class Progress:
             self._bars.stop()
 
     def stage(self, name: str, done: int, todo: int) -> None:
+        if self._bars.disable:
+            self._log(name, done, todo)
+            return
         if name not in self._tasks:
             self._tasks[name] = self._bars.add_task(name, total=todo)
         self._bars.update(self._tasks[name], completed=done, total=todo)
+
+    def _log(self, name: str, done: int, todo: int) -> None:
+        if first_process() and time.monotonic() - self._told >= QUIET_SECONDS:
+            self._told = time.monotonic()
+            print(f"lengthen: {name}: {done:,} of {todo:,}", file=sys.stderr, flush=True)
 
     def single(self, name: str) -> Any:
         return lambda done, todo: self.stage(name, done, todo)
