@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from textwrap import shorten
 
 
 class LengthenError(Exception):
@@ -27,6 +28,11 @@ class RunError(LengthenError):
     """A run could not be finished (loss not finite, disk full, a rank that died)."""
 
     exit_code = 4
+
+
+def one_line(error: BaseException) -> str:
+    """What a library's error says, as one short line to put in brackets into a sentence; its kind where it says nothing."""
+    return shorten(str(error), 200, placeholder=" ...").rstrip(".") or type(error).__name__
 
 
 def disk_is_full(error: BaseException) -> bool:

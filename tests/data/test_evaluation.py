@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from random_corpora import numbered
 
 from lengthen.data import evaluation_layout, evaluation_sequences, load_corpus
 from lengthen.errors import InputError
+from tests.data.random_corpora import numbered
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=8)
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_corpora import assert_equal, joined, numbered, settings_of_windows
 
 from lengthen.data import Corpus, ShuffledWindows
 from lengthen.errors import InputError
+from tests.data.random_corpora import assert_equal, joined, numbered, settings_of_windows
 
 Setting = tuple[Corpus, int, int, int]
 

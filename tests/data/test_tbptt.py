@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_corpora import settings_of_windows
 
 from lengthen.data import Batch, Corpus, LaneWindows
 from lengthen.interventions import TBPTT, Rows
 from lengthen.state import RecurrentState, TensorSpec
+from tests.data.random_corpora import settings_of_windows
 
 SPECS = {"layer": {"read": TensorSpec("recurrent")}}
 

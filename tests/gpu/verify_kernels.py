@@ -17,17 +17,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
-
-import test_gated_delta_rule
-import test_gated_linear_attention
-import test_rwkv7
-import test_selective_scan
-import test_ssd
-from recurrence_comparison import Operator, assert_agrees, errors, in_segments
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from lengthen import kernels
 from lengthen.kernels import cuda_libraries
+from tests.kernels import (
+    test_gated_delta_rule,
+    test_gated_linear_attention,
+    test_rwkv7,
+    test_selective_scan,
+    test_ssd,
+)
+from tests.kernels.recurrence_comparison import Operator, assert_agrees, errors, in_segments
 
 BF16 = 2e-2  # both inputs and products are rounded to 8 bits
 TF32 = 5e-3  # the libraries' fp32 products may run in tf32

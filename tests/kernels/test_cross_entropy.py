@@ -5,10 +5,10 @@ import sys
 
 import pytest
 import torch
-from recurrence_comparison import errors
 from torch import Tensor
 
 from lengthen.kernels import cross_entropy, linear_cross_entropy, linear_cross_entropy_reference
+from tests.kernels.recurrence_comparison import errors
 
 
 def make(tokens: int, channels: int, vocabulary: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:

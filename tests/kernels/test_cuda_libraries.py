@@ -13,12 +13,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from recurrence_comparison import assert_agrees, errors
-from test_gated_delta_rule import make as make_delta_rule
-from test_gated_linear_attention import make as make_gla
-from test_rwkv7 import make as make_rwkv7
-from test_selective_scan import make as make_scan
-from test_ssd import make as make_ssd
 from torch import Tensor
 
 from lengthen.kernels import (
@@ -33,6 +27,12 @@ from lengthen.kernels import (
     ssd_reference,
 )
 from lengthen.kernels.dispatch import Form, choose_form, portable_only
+from tests.kernels.recurrence_comparison import assert_agrees, errors
+from tests.kernels.test_gated_delta_rule import make as make_delta_rule
+from tests.kernels.test_gated_linear_attention import make as make_gla
+from tests.kernels.test_rwkv7 import make as make_rwkv7
+from tests.kernels.test_selective_scan import make as make_scan
+from tests.kernels.test_ssd import make as make_ssd
 
 
 def chunk_simple_gla(q, k, v, g=None, g_gamma=None, scale=None, initial_state=None, output_final_state=False):

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from recurrence_comparison import INSTRUCTION_SETS, running
 from torch import Tensor
 
 from lengthen.kernels.dispatch import compiled
 from lengthen.kernels.recurrence import fresh_like
+from tests.kernels.recurrence_comparison import INSTRUCTION_SETS, running
 
 pytestmark = pytest.mark.skipif(compiled is None, reason="the extension is not built")
 

@@ -2,7 +2,10 @@
 
 import pytest
 import torch
-from recurrence_comparison import (
+from torch import Tensor
+
+from lengthen.kernels import gated_linear_attention, gated_linear_attention_reference
+from tests.kernels.recurrence_comparison import (
     FORMS,
     Operator,
     assert_agrees,
@@ -15,9 +18,6 @@ from recurrence_comparison import (
     in_segments,
     running,
 )
-from torch import Tensor
-
-from lengthen.kernels import gated_linear_attention, gated_linear_attention_reference
 
 SEQUENCES = {"query", "key", "value", "log_decay", "input_gain"}
 FP32 = 5e-6  # rounding of a few thousand fp32 steps, well inside the promised 1e-5

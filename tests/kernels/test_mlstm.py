@@ -4,7 +4,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from recurrence_comparison import (
+from torch import Tensor
+
+from lengthen.kernels import MlstmState, mlstm, mlstm_reference
+from tests.kernels.recurrence_comparison import (
     FORMS,
     assert_agrees,
     assert_agrees_over_131072,
@@ -16,9 +19,6 @@ from recurrence_comparison import (
     in_segments,
     running,
 )
-from torch import Tensor
-
-from lengthen.kernels import MlstmState, mlstm, mlstm_reference
 
 SEQUENCES = {"query", "key", "value", "input_gate", "log_forget", "input_gain"}
 FP32 = 1e-5  # what is promised: the division by the normaliser magnifies the rounding of a few thousand steps

@@ -2,7 +2,10 @@
 
 import pytest
 import torch
-from recurrence_comparison import (
+from torch import Tensor
+
+from lengthen.kernels import selective_scan, selective_scan_reference
+from tests.kernels.recurrence_comparison import (
     FORMS,
     assert_agrees,
     assert_agrees_over_131072,
@@ -14,9 +17,6 @@ from recurrence_comparison import (
     in_segments,
     running,
 )
-from torch import Tensor
-
-from lengthen.kernels import selective_scan, selective_scan_reference
 
 SEQUENCES = {"x", "dt", "B", "C", "gate", "input_gain", "decay_dt", "reset"}
 FP32 = 5e-6  # rounding of a few thousand fp32 steps, well inside the promised 1e-5

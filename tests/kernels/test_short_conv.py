@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from recurrence_comparison import FORMS, assert_agrees, errors, evaluate, running
 from torch import Tensor
 
 from lengthen.kernels import short_conv, short_conv_reference
+from tests.kernels.recurrence_comparison import FORMS, assert_agrees, errors, evaluate, running
 
 FP32 = 2e-6  # a sum of a few taps; the weight's gradient sums all positions
 

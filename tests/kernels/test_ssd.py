@@ -4,7 +4,10 @@ import math
 
 import pytest
 import torch
-from recurrence_comparison import (
+from torch import Tensor
+
+from lengthen.kernels import ssd, ssd_reference
+from tests.kernels.recurrence_comparison import (
     FORMS,
     assert_agrees,
     assert_agrees_over_131072,
@@ -14,9 +17,6 @@ from recurrence_comparison import (
     in_segments,
     running,
 )
-from torch import Tensor
-
-from lengthen.kernels import ssd, ssd_reference
 
 SEQUENCES = {"query", "key", "value", "log_decay", "input_gain"}
 ARGUMENTS = ["query", "key", "value", "log_decay", "input_gain", "skip", "initial_state"]

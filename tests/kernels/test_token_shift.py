@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from recurrence_comparison import evaluate
 from torch import Tensor
 
 from lengthen.kernels import short_conv_reference, token_shift
+from tests.kernels.recurrence_comparison import evaluate
 
 
 def as_convolution(x: Tensor, **options: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,10 @@
 
 import pytest
 import torch
-from recurrence_comparison import (
+from torch import Tensor
+
+from lengthen.kernels import wkv4, wkv4_reference
+from tests.kernels.recurrence_comparison import (
     FORMS,
     assert_agrees,
     assert_agrees_over_131072,
@@ -10,9 +13,6 @@ from recurrence_comparison import (
     assert_definition_differentiates,
     running,
 )
-from torch import Tensor
-
-from lengthen.kernels import wkv4, wkv4_reference
 
 SEQUENCES = ("key", "value", "log_decay")
 STATE = ("numerator", "denominator", "maximum")

@@ -7,11 +7,20 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from example_results import HOSTILE, RECOMMENDED, check, comparison, demonstration, diagnosis, evaluation, training
 
 from lengthen.errors import InputError, RunError
 from lengthen.reporting import certificate_markdown, write_report
 from lengthen.reporting.markup import inline_script, tag
+from tests.reporting.example_results import (
+    HOSTILE,
+    RECOMMENDED,
+    check,
+    comparison,
+    demonstration,
+    diagnosis,
+    evaluation,
+    training,
+)
 
 VOID = {"meta", "input", "br", "hr", "link"}
 LOADING = {"src", "srcset", "data", "poster", "background", "action", "formaction"}

@@ -5,12 +5,12 @@ import json
 import os
 
 import pytest
-from chromium import Browser, chromium
-from example_results import HEADS, HOSTILE, demonstration, diagnosis, evaluation
 
 from lengthen.reporting import write_report
 from lengthen.reporting.figures import figures
 from lengthen.reporting.run_folder import read_run
+from tests.reporting.chromium import Browser, chromium
+from tests.reporting.example_results import HEADS, HOSTILE, demonstration, diagnosis, evaluation
 
 # Where a browser has been asked for (as .ci/run does), its absence is a failure.
 pytestmark = pytest.mark.skipif(

@@ -5,19 +5,6 @@ import json
 import math
 
 import pytest
-from example_results import (
-    EDGES,
-    HEADS,
-    LAYERS,
-    POSITIONS,
-    SEVERITY,
-    certificate,
-    check,
-    comparison,
-    demonstration,
-    diagnosis,
-    training,
-)
 
 from lengthen.reporting.figures import figures
 from lengthen.reporting.points import (
@@ -40,6 +27,19 @@ from lengthen.reporting.state_points import (
     statistics_points,
 )
 from lengthen.results import HeadState
+from tests.reporting.example_results import (
+    EDGES,
+    HEADS,
+    LAYERS,
+    POSITIONS,
+    SEVERITY,
+    certificate,
+    check,
+    comparison,
+    demonstration,
+    diagnosis,
+    training,
+)
 
 ARMS, BUCKETS, CUTS, FAILING = len(SEVERITY), len(EDGES) - 1, 7, 3
 

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from example_results import check, demonstration, diagnosis, training
 
 from lengthen.errors import InputError
 from lengthen.reporting.run_folder import read_run
+from tests.reporting.example_results import check, demonstration, diagnosis, training
 
 
 def test_reads_every_kind(tmp_path):

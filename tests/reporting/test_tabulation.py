@@ -4,12 +4,22 @@ import dataclasses
 import math
 
 import pytest
-from example_results import HOSTILE, SEVERITY, T, certificate, check, comparison, demonstration, diagnosis, training
 
 from lengthen.reporting import bucket_table, certificate_markdown, positions_table, survey_table, table, terminal
 from lengthen.reporting.numbers import NONE, change, number, ratio, short, with_error
 from lengthen.reporting.state_tables import drift_table, patching_table, remembrance_table
 from lengthen.results import Result
+from tests.reporting.example_results import (
+    HOSTILE,
+    SEVERITY,
+    T,
+    certificate,
+    check,
+    comparison,
+    demonstration,
+    diagnosis,
+    training,
+)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Tasks as heat maps and as a table: every cell once, effective lengths marked, what is over depths told as that."""
 
-from example_results import DEPTHS, HOSTILE, LENGTHS, evaluation
-
 from lengthen.reporting import write_report
 from lengthen.reporting.figures import figures
 from lengthen.reporting.palette import LIGHT
@@ -10,6 +8,7 @@ from lengthen.reporting.task_figures import STEPS
 from lengthen.reporting.task_points import LEAST, depth_points, step, task_points
 from lengthen.reporting.task_tables import evaluation_table
 from lengthen.reporting.terminal import show
+from tests.reporting.example_results import DEPTHS, HOSTILE, LENGTHS, evaluation
 
 
 def findings(*results):

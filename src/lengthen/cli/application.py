@@ -14,7 +14,7 @@ from lengthen.cli.judging import compare, diagnose, evaluate, report
 from lengthen.cli.models import check, convert, families
 from lengthen.cli.options import default_told, whole_or_refused
 from lengthen.cli.training import post_train, pretrain
-from lengthen.errors import InputError, LengthenError, RunError
+from lengthen.errors import InputError, LengthenError, RunError, one_line
 
 COMMANDS: tuple[Callable[..., int | None], ...] = (
     demo,
@@ -63,10 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         code = _fail(f"The run failed: {error.strerror or error} ({error.filename}).", RunError.exit_code, error, debug)
     except Exception as error:  # whatever a library raises
-        reason = " ".join(str(error).split()).rstrip(".")[:300]
-        code = _fail(
-            f"The run failed ({type(error).__name__}: {reason}); --debug shows where.", RunError.exit_code, error, debug
-        )
+        said = f"The run failed ({type(error).__name__}: {one_line(error)}); --debug shows where."
+        code = _fail(said, RunError.exit_code, error, debug)
     code = code if isinstance(code, int) else 0
     if code and _several_processes():
         # Where another process is lost, what PyTorch tidies up at the end can abort this one, and its exit code with it.

@@ -197,7 +197,8 @@ def compare(*runs: Path, control: Path | None = None, common: Common = DEFAULTS)
 
     Args:
         runs: Run folders of diagnose, what is compared against first; a demonstration's folder holds several.
-        control: The same of the control arm, post-trained as long from the zero state (a run named control unless said).
+        control: Run folder of diagnose for the control arm, the model that was trained as long from the zero state (a run
+            named control unless said).
     """
     from lengthen.comparison import compare as run
 

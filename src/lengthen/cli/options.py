@@ -41,6 +41,8 @@ class Common:
 
 
 DEFAULTS = Common()
+UNITS = {"k": 1 << 10, "m": 1 << 20}
+"""Of numbers of tokens."""
 
 
 def default_told(value: Any) -> str | None:
@@ -51,11 +53,13 @@ def default_told(value: Any) -> str | None:
 
 
 def whole_or_refused(kind: Any, tokens: Any) -> Any:
-    """An option's value as cyclopts reads it, but no fraction where a whole number is wanted: cyclopts would round it."""
+    """An option's value as cyclopts reads it; but of whole numbers, 2k is 2,048, and a fraction, which cyclopts would
+    round, is refused."""
     if kind is int or int in get_args(kind):
         for token in tokens:
             if "." in token.value:
                 raise ValueError(f"{token.value} is no whole number.")
+        tokens = [token.evolve(value=_spelt_out(token.value)) for token in tokens]
     return convert(kind, tokens)
 
 
@@ -78,14 +82,18 @@ def device_of(common: Common) -> str:
 def sizes(text: str) -> list[int]:
     """Numbers of tokens, divided by commas: 512,4k,1M, k being 1,024 and M its square."""
     found = []
-    for part in text.split(","):
-        number, unit = part.strip(), part.strip()[-1:].lower()
-        factor = {"k": 1 << 10, "m": 1 << 20}.get(unit, 1)
-        number = number[:-1] if factor > 1 else number
+    for part in map(str.strip, text.split(",")):
+        number = _spelt_out(part)
         if not number.isdecimal():
-            raise InputError(f"{part.strip()!r} is no number of tokens; write such as 512,4k,1M.")
-        found.append(int(number) * factor)
+            raise InputError(f"{part!r} is no number of tokens; write such as 512,4k,1M.")
+        found.append(int(number))
     return found
+
+
+def _spelt_out(number: str) -> str:
+    """2k as 2048, 1M as 1048576; anything else as it is."""
+    factor = UNITS.get(number[-1:].lower())
+    return str(int(number[:-1]) * factor) if factor and number[:-1].isdecimal() else number
 
 
 def shares(text: str) -> list[float]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lengthen.errors import InputError
+from lengthen.errors import InputError, one_line
 
 PIECE_BYTES = 1 << 20
 JSONL_SUFFIXES = (".jsonl", ".ndjson")
@@ -155,7 +155,7 @@ def read_hub(source: str, text_key: str, streaming: bool) -> Iterator[DocumentSt
         raise
     except Exception as error:  # the hub's clients raise errors of many libraries
         raise InputError(
-            f'The hub data set "{source}" cannot be read at row {row} ({_one_line(error)}); check its name, '
+            f'The hub data set "{source}" cannot be read at row {row} ({one_line(error)}); check its name, '
             "configuration and split, and that the hub can be reached."
         ) from error
 
@@ -189,7 +189,7 @@ def record_document(record: Any, text_key: str, where: str) -> DocumentStream:
 
 def unreadable(path: Path, error: Exception) -> InputError:
     """The refusal of a file that the system or its format's reader cannot read."""
-    return InputError(f"{path} cannot be read ({_one_line(error)}); restore the file or leave it out.")
+    return InputError(f"{path} cannot be read ({one_line(error)}); restore the file or leave it out.")
 
 
 def _no_key(where: str | Path, text_key: str, keys: list[str]) -> InputError:
@@ -202,7 +202,3 @@ def _no_key(where: str | Path, text_key: str, keys: list[str]) -> InputError:
 def _capital(sentence: str) -> str:
     """A sentence's first letter made a capital, unless it begins with a path."""
     return sentence[:1].upper() + sentence[1:] if sentence.startswith(("line ", "row ")) else sentence
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".")[:300] or type(error).__name__

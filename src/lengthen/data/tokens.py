@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthen.data.documents import DocumentStream
-from lengthen.errors import InputError
+from lengthen.errors import InputError, one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -56,9 +56,8 @@ def make_encoder(tokenizer: str | Path | PreTrainedTokenizerBase) -> Encoder:
     try:
         loaded = AutoTokenizer.from_pretrained(str(tokenizer), trust_remote_code=False)
     except Exception as error:  # transformers and its readers raise errors of many kinds for a wrong directory
-        reason = " ".join(str(error).split())[:200]
         raise InputError(
-            f'The tokenizer "{tokenizer}" cannot be loaded ({reason}); give a tokenizer\'s directory or "bytes".'
+            f'The tokenizer "{tokenizer}" cannot be loaded ({one_line(error)}); give a tokenizer\'s directory or "bytes".'
         ) from error
     if not loaded.get_vocab().keys() - set(loaded.all_special_tokens):  # transformers makes one up for a bare model
         raise InputError(f'"{tokenizer}" holds no tokenizer; give a tokenizer\'s directory or "bytes".')

@@ -162,7 +162,8 @@ def _outcome(before: Diagnosis, after: Diagnosis, far: Difference, measure: Meas
         return f"Nothing to repair: there was no failure up to {before.max_length:,} positions before."
     if after.fails:
         return (
-            f"Not repaired: from position {after.break_point:,} on the {measure.name} still exceeds the reset baseline."
+            f"Not repaired: from position {after.break_point:,} on the {measure.name} still exceeds the reset baseline, "
+            f"far {measure.name} {_told(far)}; train longer, or at a learning rate nearer pre-training's."
         )
     return f"Repaired: no failure is left up to {after.max_length:,} positions, far {measure.name} {_told(far)}."
 

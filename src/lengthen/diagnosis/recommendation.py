@@ -113,8 +113,9 @@ def fails(d: Diagnosis) -> Recommendation | None:
     return Recommendation(
         "fails",
         f"The model fails from position {d.break_point:,} on{drift}{cause}.",
-        f"Post-train it for {STEPS} steps with state passing at a tenth of pre-training's learning rate (TBPTT does as "
-        "well where there are many long documents), beside a control arm from the zero state.",
+        f"Post-train it for {STEPS} steps with state passing at a tenth of pre-training's learning rate (nearly all of it "
+        "for a small model, or where that falls short; TBPTT does as well where there are many long documents), beside a "
+        "control arm from the zero state.",
         "state-passing",
         STEPS,
     )

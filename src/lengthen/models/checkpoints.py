@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedConfig,
 )
 
-from lengthen.errors import InputError
+from lengthen.errors import InputError, one_line
 from lengthen.models import fla_format, mamba_ssm_format
 from lengthen.models.weight_files import PICKLE, SAFETENSORS, read_weights, write_weights
 
@@ -54,8 +54,7 @@ def _as_transformers(settings: Mapping[str, Any], where: Path) -> PreTrainedConf
     try:
         return CLASSES[kind][0].from_dict(dict(settings))
     except Exception as error:  # transformers' validation raises several kinds
-        reason = " ".join(str(error).split()).rstrip(".")[:200]
-        raise InputError(f"{where / 'config.json'} does not describe a {kind} model ({reason}).") from None
+        raise InputError(f"{where / 'config.json'} does not describe a {kind} model ({one_line(error)}).") from None
 
 
 def _from_transformers(config: PreTrainedConfig, where: Path) -> dict[str, Any]:

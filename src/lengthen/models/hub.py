@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lengthen.errors import InputError
+from lengthen.errors import InputError, one_line
 
 FILES = ["*.json", "*.safetensors", "*.bin", "*.model", "*.txt", "*.jinja"]
 
@@ -53,5 +53,6 @@ def _told(model: str | Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = " ".join(str(error).split()).rstrip(".")[:200]
-        raise InputError(f"There is no directory {model}, and it cannot be fetched from the hub ({reason}).") from None
+        raise InputError(
+            f"There is no directory {model}, and it cannot be fetched from the hub ({one_line(error)})."
+        ) from None

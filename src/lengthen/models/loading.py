@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig
 
-from lengthen.errors import InputError
+from lengthen.errors import InputError, one_line
 from lengthen.models.checkpoints import checkpoint_format, library_class, read_checkpoint, read_config
 from lengthen.models.fla_library import import_fla_for
 from lengthen.models.hub import check_directory, config_directory, local_directory
@@ -80,7 +80,7 @@ def load_library_model(
             "run code; save the model as safetensors."
         ) from error
     except Exception as error:
-        raise InputError(f"The model {model} cannot be loaded ({_one_line(error)}).") from error
+        raise InputError(f"The model {model} cannot be loaded ({one_line(error)}).") from error
     finally:
         if bars:
             logging.enable_progress_bar()
@@ -109,7 +109,7 @@ def configuration_of(model: str | Path) -> PreTrainedConfig:
     try:
         return AutoConfig.from_pretrained(str(model))
     except Exception as error:
-        raise InputError(f"The configuration of {model} cannot be read ({_one_line(error)}).") from error
+        raise InputError(f"The configuration of {model} cannot be read ({one_line(error)}).") from error
 
 
 def tokenizer_for(model: str | Path) -> Any:
@@ -141,8 +141,3 @@ def dtype_named(dtype: torch.dtype | str | None) -> torch.dtype | str:
             raise InputError(f"dtype {dtype!r} is unknown; choose float32, bfloat16, float16, float64 or auto.")
         return names[dtype]
     return dtype
-
-
-def _one_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__).rstrip(".")[:300]

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from lengthen.errors import InputError
+from lengthen.errors import InputError, one_line
 
 # Parts of the Mamba-2 layer that transformers' class lacks, with the value that means "not used".
 OPTIONAL_PARTS = {"D_has_hdim": False, "rmsnorm": True, "norm_before_gate": False}
@@ -39,8 +39,9 @@ def library_config(kind: type[PreTrainedConfig], values: Mapping[str, Any], wher
             values = {**values, "num_heads": values["expand"] * values["hidden_size"] // values["head_dim"]}
         return kind(**values)
     except Exception as error:  # transformers' validation raises several kinds
-        reason = " ".join(str(error).split()).rstrip(".")[:200]
-        raise InputError(f"{where / 'config.json'} does not describe a {kind.model_type} model ({reason}).") from None
+        raise InputError(
+            f"{where / 'config.json'} does not describe a {kind.model_type} model ({one_line(error)})."
+        ) from None
 
 
 def refuse_optional_parts(options: Mapping[str, Any], where: Path) -> None:

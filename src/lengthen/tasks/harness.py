@@ -17,7 +17,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
-from lengthen.errors import InputError
+from lengthen.errors import InputError, one_line
 from lengthen.results import Cell
 from lengthen.tasks.codec import Codec
 from lengthen.tasks.scoring import wilson
@@ -152,10 +152,9 @@ def _without_downloads() -> Iterator[None]:
 
 def _reason(task: str, error: Exception) -> str:
     """Why a task cannot be run, and what to do."""
-    told = " ".join(str(error).split())
-    if "punkt_tab" in told:
+    if "punkt_tab" in str(error):
         return (
             f"lm-eval's task {task} parts sentences with NLTK's punkt_tab, which is not here; run `python -m "
             "nltk.downloader punkt_tab` once, where there is a network."
         )
-    return f"lm-eval's task {task} cannot be run ({type(error).__name__}: {told[:200].rstrip('.')})."
+    return f"lm-eval's task {task} cannot be run ({type(error).__name__}: {one_line(error)})."

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lengthen.errors import InputError, RunError, disk_is_full
+from lengthen.errors import InputError, RunError, disk_is_full, one_line
 from lengthen.results import write_text
 
 MARKER = "complete.json"
@@ -109,8 +109,7 @@ def writing(what: str, folder: Path) -> Iterator[None]:
         full = disk_is_full(error)
         if not full and isinstance(error, RuntimeError):
             raise
-        text = " ".join(str(error).split()).rstrip(".")
-        reason = "the disk is full" if full else getattr(error, "strerror", None) or text
+        reason = "the disk is full" if full else getattr(error, "strerror", None) or one_line(error)
         raise RunError(f"{what} cannot be written to {folder} ({reason}); {_kept(folder)}.") from error
 
 

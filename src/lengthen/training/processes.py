@@ -11,7 +11,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
-from lengthen.errors import InputError, LengthenError, RunError
+from lengthen.errors import InputError, LengthenError, RunError, one_line
 
 T = TypeVar("T")
 TIMEOUT = 600
@@ -35,13 +35,13 @@ def named_if_lost() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        text = " ".join(str(error).split())
+        text = str(error)
         lost = isinstance(error, torch.distributed.DistError) or "gloo" in text or "NCCL" in text
         if _state().num_processes == 1 or not lost:
             raise
         raise RunError(
             f"Process {_state().process_index} of {_state().num_processes} lost another one, which ended or did not "
-            f"answer in time ({text[:200]}); see what that one said, and go on with --resume."
+            f"answer in time ({one_line(error)}); see what that one said, and go on with --resume."
         ) from error
 
 
