@@ -9,6 +9,7 @@ from lengthen import compare
 from lengthen.cli import main
 from lengthen.errors import InputError
 from lengthen.results import Bucket, Comparison, Diagnosis, SequenceLosses
+from tests.reporting.example_results import training
 
 EDGES, T, N = [0, 8, 16, 32, 64, 128, 256, 512], 8, 16
 
@@ -122,6 +123,12 @@ def test_folders_of_one_name_keep_apart(tmp_path):
 def test_too_few_runs_are_refused(capsys, folders, count):
     code, out, err = run(capsys, "compare", *folders[:count])
     assert code == 2 and out == "" and "give at least two" in err and err.count("\n") == 1
+
+
+def test_a_folder_without_a_diagnosis_is_named(folders, tmp_path):
+    training().save(tmp_path / "trained" / "results" / "training.json")
+    with pytest.raises(InputError, match="trained holds no diagnosis"):
+        compare(folders[0], tmp_path / "trained")
 
 
 def test_a_run_that_holds_no_losses_by_sequence_says_so(folders):

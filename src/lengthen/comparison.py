@@ -31,8 +31,8 @@ def compare(*runs: str | Path, control: str | Path | None = None, out: str | Pat
     others = [name for name in found if name not in (first, arm)]
     if first is None or not others:
         raise InputError(
-            f"{', '.join(map(str, runs)) or 'Nothing'} holds {len(others) + (first is not None)} diagnoses to compare; "
-            "give at least two, such as the run folders of `lengthen diagnose` before and after."
+            f"There is nothing to compare{f' {first} with' if first else ''}; give at least two run folders of "
+            "`lengthen diagnose`, such as before and after."
         )
     if arm is not None and (reason := why_unpaired(found[first], found[arm], first, arm)) is not None:
         raise InputError(reason)
@@ -57,6 +57,8 @@ def compare(*runs: str | Path, control: str | Path | None = None, out: str | Pat
 def _diagnoses(folder: Path, known: dict[str, Diagnosis]) -> dict[str, Diagnosis]:
     """A run folder's diagnoses by name: the folder's where there is one, a demonstration's arms by theirs."""
     found = read_run(folder).diagnoses
+    if not found:
+        raise InputError(f"{folder} holds no diagnosis; give the run folder of `lengthen diagnose`.")
     if len(found) == 1:
         name = folder.resolve().name
         return {name if name not in known else str(folder): next(iter(found.values()))}

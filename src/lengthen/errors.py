@@ -32,7 +32,7 @@ class RunError(LengthenError):
 
 def one_line(error: BaseException) -> str:
     """What a library's error says, as one short line to put in brackets into a sentence; its kind where it says nothing."""
-    return shorten(str(error), 200, placeholder=" ...").rstrip(".") or type(error).__name__
+    return shorten(str(error).strip().rstrip("."), 200, placeholder=" ...") or type(error).__name__
 
 
 def disk_is_full(error: BaseException) -> bool:

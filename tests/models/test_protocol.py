@@ -168,6 +168,5 @@ def test_resets_and_lengths_cut_the_scan_and_nothing_else(model):
         assert calls == [7, 5, 3, 5]
         alone = counted(X[1:2, 12:15])
     assert relative_error(found.predictions[1, 12:15], alone.predictions[0]) < 1e-6
-    assert torch.equal(
-        found.final_state.tensors["layers.0"]["sums"][1], alone.final_state.tensors["layers.0"]["sums"][0]
-    )
+    sums = found.final_state.tensors["layers.0"]["sums"], alone.final_state.tensors["layers.0"]["sums"]
+    assert relative_error(sums[0][1], sums[1][0]) < 1e-6  # a product rounds by its number of rows

@@ -90,7 +90,7 @@ def why_unpaired(one: Diagnosis, other: Diagnosis, name: str, other_name: str) -
     )
     for what, first, second in kept:
         if first != second:
-            return f"{name} is {what} {first} and {other_name} {what} {second}; diagnose both alike."
+            return f"{name} is {what} {first} and {other_name} is {what} {second}; diagnose both alike."
     if one.sequences.tokens != other.sequences.tokens:
         return (
             f"{name} and {other_name} were judged on different sequences; diagnose both on the same data with the same "

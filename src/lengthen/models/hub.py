@@ -50,9 +50,21 @@ def config_directory(model: str | Path) -> Path:
 @contextmanager
 def _told(model: str | Path) -> Iterator[None]:
     """Turns the several kinds of errors of the hub and the network into one sentence."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RemoteEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
     try:
         yield
     except Exception as error:
-        raise InputError(
-            f"There is no directory {model}, and it cannot be fetched from the hub ({one_line(error)})."
-        ) from None
+        reasons = {
+            LocalEntryNotFoundError: "it does not answer, and nothing of that name was fetched before",
+            GatedRepoError: "its owner must grant access first; then log in with `hf auth login`",
+            RepositoryNotFoundError: "it has none of that name, or a private one",
+            RemoteEntryNotFoundError: "what it has of that name holds no config.json",
+        }
+        reason = next((told for kind, told in reasons.items() if isinstance(error, kind)), one_line(error))
+        raise InputError(f"There is no directory {model}, and the hub gives no such model: {reason}.") from None
