@@ -10,7 +10,7 @@ import torch
 from lengthen import diagnose, wrap
 from lengthen.data import HeldOutSequences
 from lengthen.diagnosis import certificate
-from lengthen.diagnosis.certifying import paired_difference
+from lengthen.diagnosis.certifying import UNLEARNT, paired_difference
 from lengthen.diagnosis.measure import Measure
 from lengthen.diagnosis.sequence_losses import fingerprint
 from lengthen.errors import InputError
@@ -125,6 +125,12 @@ def test_the_verdict(found, fails, repaired, said):
     assert said in made.verdict if said else made.verdict in {run.verdict for run in runs}
 
 
+def test_that_there_was_nothing_to_judge_is_said_first(found):
+    runs = judged(found, before=True, after=False)  # random weights
+    learnt = dataclasses.replace(runs[0], recommendation=None)
+    assert certificate(*runs).verdict == f"{UNLEARNT} {certificate(learnt, runs[1]).verdict}"
+
+
 def test_overlap_is_said(found):
     def with_overlap(overlap):
         runs = judged(found, before=True, after=False)
@@ -150,8 +156,8 @@ def test_runs_on_other_sequences_are_not_paired(found):
 
     for run, reason in (
         (other(data=tokens(seed=1)), "before and other were judged on different sequences"),
-        (other(train_context=16), "training context of 8 and other judged at a training context of 16"),
-        (other(max_length=256), "up to position 512 and other judged up to position 256"),
+        (other(train_context=16), "training context of 8 and other is judged at a training context of 16"),
+        (other(max_length=256), "up to position 512 and other is judged up to position 256"),
         (dataclasses.replace(found["after"], sequences=None), "no losses sequence by sequence"),
     ):
         with pytest.raises(InputError, match=reason):

@@ -21,6 +21,8 @@ BEFORE, AFTER, CONTROL = "before", "after", "control"
 BEFORE_RESET, OWN_RESET, CONTROL_RESET = "before reset", "own reset", "control reset"
 IN_CONTEXT, FAR, BUCKET = "in context", "far", "bucket"
 
+UNLEARNT = "Before, the model had learnt nothing from its context on this text, so that the rest says little."
+
 Interval = tuple[int, int]
 
 
@@ -136,6 +138,8 @@ def _verdict(
     found = {(d.name, d.of, d.against): d for d in differences}
     yardstick, rival = (BEFORE_RESET, BEFORE) if control is None else (CONTROL_RESET, CONTROL)
     said = [_outcome(before, after, found[FAR, AFTER, BEFORE], measure)]
+    if before.recommendation is not None and before.recommendation.rule == "learnt_nothing":
+        said.insert(0, UNLEARNT)
     if control is None:
         said.append("There is no control arm, so that what training alone would have done is not known.")
     elif control.fails and not after.fails:
