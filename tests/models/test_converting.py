@@ -205,7 +205,7 @@ def test_a_hub_name_is_fetched(tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
     for read in (load, lambda name: convert(name, tmp_path / "other")):
-        with pytest.raises(InputError, match=r"There is no directory someone/mamba, .* \(no network at all\)\.$"):
+        with pytest.raises(InputError, match=r"There is no directory someone/mamba, .*: no network at all\.$"):
             read("someone/mamba")
 
 
