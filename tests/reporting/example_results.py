@@ -4,6 +4,7 @@ import math
 import random
 from itertools import pairwise
 
+from lengthen.reporting.run_folder import Findings
 from lengthen.results import (
     Arm,
     Bucket,
@@ -16,17 +17,27 @@ from lengthen.results import (
     Diagnosis,
     Difference,
     Drift,
+    Estimate,
     Evaluation,
     Forgetting,
     HeadDrift,
     HeadState,
+    HeadUnderMethod,
     Patch,
     Patching,
     PositionPerplexity,
     Recommendation,
     Remembrance,
     RemembrancePoint,
+    Result,
+    Rival,
+    Rivals,
+    RivalStudy,
     SequenceLosses,
+    Spread,
+    Study,
+    StudyRow,
+    TaskStudy,
     TrainingRecord,
 )
 
@@ -37,6 +48,14 @@ POSITIONS = [64, 256, 1024, 4096]
 SEVERITY = {"before": 3.2, "control": 2.9, "random_noise": 0.8, "fitted_noise": 0.3, "state_passing": 0, "tbptt": 0.02}
 VERSIONS = {"lengthen": "0.1.0", "torch": "2.13.0"}
 HOSTILE = "<script>alert(1)</script>\"'&</style><!--"
+
+
+def findings(*results: Result) -> Findings:
+    """Results as a run folder would give them, from file-0, file-1 and so on."""
+    found = Findings()
+    for i, result in enumerate(results):
+        found.add(result, f"file-{i}")
+    return found
 
 
 def diagnosis(name: str = "before", severity: float = 3.2, *, layers: int = LAYERS, n: int = N) -> Diagnosis:
@@ -233,3 +252,94 @@ def evaluation(model: str = "my-model") -> Evaluation:
     given = [cell(HOSTILE, 0, None, 0.9)]
     cells = [*falling, *level, *anywhere, *given]
     return Evaluation(model, "mamba2", 0, cells, reached, 9_000_000, 5_000_000, over, {"n": 50}, VERSIONS)
+
+
+def study(name: str = "rates", settings: tuple[tuple[str, str, float], ...] = ()) -> Study:
+    """What is varied and the far perplexity, a row each; by default three rows, of which the last one's runs failed."""
+    settings = settings or (("1e-3", "control", 54.0), ("1e-3", "state passing", 5.4), ("1", "control", math.nan))
+    return Study(name, "Which rate?", ["rate", "arm"], [3, 4], [study_row(*s) for s in settings], 120.0)
+
+
+def study_row(rate: str, arm: str, far: float) -> StudyRow:
+    """From 0.9 to 1.2 times the mean, over two seeds."""
+
+    def spread(middle: float) -> Spread:
+        return Spread(middle, 0.9 * middle, 1.2 * middle)
+
+    failed = [] if math.isfinite(far) else ["It is nan."] * 2
+    arms = [Arm(5.0, far, 5.4, 5.4, 5.4, far / 5.4, 0.1, 16)] * 2
+    ratios = [spread(far / 5.4), spread(far / 5.4), spread(1.02)]
+    return StudyRow([rate, arm], arms, spread(5.0), spread(far), spread(5.4), *ratios, failed)
+
+
+def task_study(accuracies: tuple[float, ...] = (0.2, 0.5)) -> TaskStudy:
+    """An evaluation a seed and arm; after post-training every answer is right."""
+    seeds = list(range(len(accuracies)))
+    arms = {
+        "before": [_answers(accuracy, seed) for seed, accuracy in enumerate(accuracies)],
+        "TBPTT": [_answers(1.0, seed) for seed in seeds],
+    }
+    return TaskStudy("learn", "What is learnt?", 100, "accuracy", seeds, arms, 60.0)
+
+
+def _answers(accuracy: float, seed: int) -> Evaluation:
+    """All right at the training context of 100, and from 250 on what is given on average over two depths."""
+    cells = [
+        Cell("passkey", n, d, 49, a, [0.0, 1.0], "exact", n, a / 2)
+        for n, mean in ((100, 1.0), (250, accuracy), (400, accuracy))
+        for d, a in ((0.0, mean - 0.1 * mean), (1.0, mean + 0.1 * mean if mean < 1 else 1.0))
+    ]
+    return Evaluation("small", "mamba2", seed, cells, {"passkey": 100}, 1000, 1000)
+
+
+def rivals(model: str = "stock", seed: int = 0, far: float = 20.0) -> Rivals:
+    """A model as given, under a method, and post-trained under a method whose settings were chosen."""
+
+    def row(name: str, method: str, tokens: int, far: float, settings: dict, **compared: Difference | None) -> Rival:
+        heads = [
+            HeadUnderMethod(
+                "layers.0", "ssm", head, None if head == 3 else -(4.0**head), 2.0, 2.0 * (1 + head) * far / 10
+            )
+            for head in range(HEADS)
+        ]
+        estimates = Estimate(5.0, 4.8, 5.2), Estimate(far, 0.9 * far, 1.1 * far)
+        work = (tokens, tokens // 64, tokens / 1000, 1.0 if method == "untouched" else 1.25)
+        losses = [[math.log(p)] * N for p in (5.0, far)]
+        return Rival(name, method, settings, *estimates, *work, heads, *losses, **compared)
+
+    def over(of: str, change: float) -> Difference:
+        loss = math.log(1 + change)
+        edges = (change - 0.05, change + 0.05)
+        return Difference("far", of, "reset", 2048, 4096, loss, 0.01, loss - 0.03, loss + 0.03, change, *edges, N)
+
+    rows = [
+        row("as given", "untouched", 0, far, {}, over_reset=over("as given", far / 5 - 1)),
+        row(
+            "as given",
+            "soft-reset",
+            4096,
+            far / 2,
+            {"rate": 0.5, "every": 64, "left": None},
+            over_untouched=over("as given", 0.02),
+            over_reset=over("as given", far / 10 - 1),
+        ),
+        row(
+            "state passing",
+            "hard-reset",
+            1 << 20,
+            5.0,
+            {"every": 64},
+            chosen=True,
+            over_untouched=over("state passing", -0.01),
+            over_reset=over("state passing", 0.0),
+        ),
+    ]
+    left_out = {"narrow": "narrow needs a gate, and stock has none."}
+    splits = {"fit": "5f1c" * 16, "choice": "6a2d" * 16, "judge": "7b3e" * 16}
+    return Rivals(model, "mamba2", T, 4096, 2048, N, seed, "cross-entropy", rows, left_out, splits)
+
+
+def rival_study() -> RivalStudy:
+    """Two seeds of one base and one of another."""
+    bases = {"slow": [rivals("slow", 0, 20.0), rivals("slow", 1, 80.0)], "mild": [rivals("mild", 0, 10.0)]}
+    return RivalStudy("rivals", "What does post-training buy?", [0, 1], bases)

@@ -6,7 +6,7 @@ import pytest
 
 from lengthen.errors import InputError
 from lengthen.reporting.run_folder import read_run
-from tests.reporting.example_results import check, demonstration, diagnosis, training
+from tests.reporting.example_results import check, demonstration, diagnosis, findings, training
 
 
 def test_reads_every_kind(tmp_path):
@@ -74,3 +74,8 @@ def test_two_demonstrations_are_refused(tmp_path):
         demonstration().save(tmp_path / "results" / f"{name}.json")
     with pytest.raises(InputError, match="second demonstration"):
         read_run(tmp_path)
+
+
+def test_results_of_one_name_keep_apart():
+    found = findings(diagnosis("same"), diagnosis("same", 0))
+    assert list(found.diagnoses) == ["same", "same (file-1)"]

@@ -1,49 +1,13 @@
 """Tables: the numbers a reader sees are the results', in few digits."""
 
 import dataclasses
-import math
 
 import pytest
 
-from lengthen.reporting import bucket_table, certificate_markdown, positions_table, survey_table, table, terminal
-from lengthen.reporting.numbers import NONE, change, number, ratio, short, with_error
-from lengthen.reporting.state_tables import drift_table, patching_table, remembrance_table
+from lengthen.reporting import bucket_table, positions_table, survey_table, table
+from lengthen.reporting.numbers import NONE, with_error
 from lengthen.results import Result
-from tests.reporting.example_results import (
-    HOSTILE,
-    SEVERITY,
-    T,
-    certificate,
-    check,
-    comparison,
-    demonstration,
-    diagnosis,
-    training,
-)
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(5.416, "5.42"), (139.4, "139"), (0.0213, "0.0213"), (1234.5, "1,234"), (2.5e7, "2.5e7"), (1.27e-5, "1.3e-5")]
-    + [(value, NONE) for value in (None, math.nan, math.inf)],
-)
-def test_number(value, shown):
-    assert number(value) == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "stderr", "shown"),
-    [(5.4163, 0.087, "5.416 ± 0.087"), (138.7, 15.2, "139 ± 15"), (12.34, 1.26, "12.3 ± 1.3"), (5.4, math.nan, "5.40")],
-)
-def test_a_mean_is_told_to_the_second_digit_of_its_error(value, stderr, shown):
-    assert with_error(value, stderr) == shown
-
-
-def test_ratios_changes_and_errors():
-    assert ratio(1.0304) == "1.030" and ratio(24.53) == "24.5" and ratio(math.nan) == NONE
-    assert change(math.log(1.02), 0.01) == "+2.0 ± 1.0 %" and change(math.log(0.9), math.nan) == "-10.0 %"
-    assert change(math.inf, 1.0) != "" and change(math.nan, 0.1) == NONE
-    assert short(2e-5) == "2e-5" and short(0.0) == "0" and short(None) == NONE
+from tests.reporting.example_results import T, certificate, check, demonstration, diagnosis, study, training
 
 
 def test_arms():
@@ -103,21 +67,7 @@ def test_losses_that_are_not_cross_entropy_are_told_as_they_are():
     assert mixed.title == "Mean squared error or perplexity at chosen positions"
 
 
-def test_what_was_found_about_the_state():
-    remembered = remembrance_table(diagnosis("a", 0))
-    assert remembered.columns == ["last tokens kept", "of 1,024", "of 4,096"]
-    assert [row[0] for row in remembered.rows] == ["1", "4", "16", "64", "256", "1,024"]
-    assert remembered.rows[-1][1:] == [NONE, "0.075 ± 0.010"]
-    outside = drift_table(diagnosis())
-    assert outside.columns[:2] == ["layer", "at 64"] and [row[0] for row in outside.rows] == ["layer 0", "layer 1"]
-    assert outside.rows[0][1] == "0 of 4" and outside.rows[0][-1] == "4 of 4"
-    patched = patching_table(diagnosis())
-    assert patched.rows[0] == ["layer 0", "+90.0 % ± 3.0"] and patched.rows[2][0] == "layer 0, head 3"
-    bare = dataclasses.replace(diagnosis(), remembrance=None, drift=None, patching=None)
-    assert [f(bare) for f in (remembrance_table, drift_table, patching_table)] == [None, None, None]
-
-
-def test_a_certificate_as_table_and_markdown():
+def test_a_certificate_as_table():
     shown = table(certificate())
     assert shown.rows[0] == ["far: 2,048 to 4,096", "before", "before reset", "+1,500 %", "+1,453 % to +1,549 %"]
     assert shown.rows[-1] == ["far: 2,048 to 4,096", "after", "control reset", "+0.0 %", "-3.0 % to +3.0 %"]
@@ -126,10 +76,14 @@ def test_a_certificate_as_table_and_markdown():
     )
     few = dataclasses.replace(certificate().differences[0], change_low=None, change_high=None)
     assert table(dataclasses.replace(certificate(), differences=[few])).rows[0][-1] == NONE
-    card = certificate_markdown(dataclasses.replace(certificate(), after="a `b`\n# c | d"))
-    lines = [line for line in card.splitlines() if line.startswith("|")]
-    assert [line.count("|") for line in lines] == [6] * (2 + len(shown.rows)) and certificate().verdict in card
-    assert "after: `` a `b` # c | d ``" in card and "\n# " not in card, "a name cannot become markup"
+
+
+def test_the_table_has_a_row_a_setting_with_ranges():
+    found = table(study())
+    assert found.title == "rates: Which rate?" and found.columns[0] == "rate, arm"
+    assert found.rows[0] == ["1e-3, control", "5.00 [4.50, 6.00]", "1.020 [0.918, 1.224]", *found.rows[0][3:]]
+    assert found.rows[0][3:] == ["54.0 [48.6, 64.8]", "10.0 [9.000, 12.0]", "10.0 [9.000, 12.0]"]
+    assert found.rows[2][3:] == ["–"] * 3 and "seeds 3, 4" in found.note
 
 
 def test_training_and_checks():
@@ -146,37 +100,6 @@ def test_training_and_checks():
 def test_a_result_without_a_table_is_a_type_error():
     with pytest.raises(TypeError, match="Result"):
         table(Result())
-
-
-def test_terminal_shows_the_same_strings(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "160")
-    for result in (demonstration(), diagnosis("[red]model"), training(), check(), comparison()):
-        terminal.show(result)
-    shown = capsys.readouterr().out
-    assert "[red]model" in shown, "a name is not markup"
-    assert demonstration().caveat in shown and diagnosis().verdict in shown
-    assert certificate().verdict in shown and f"No certificate: {comparison().unpaired[HOSTILE]}" in shown
-    for name in SEVERITY:
-        assert ("TBPTT" if name == "tbptt" else name.replace("_", " ")) in shown
-    assert all(cell in shown for row in table(demonstration()).rows for cell in row)
-
-
-def test_a_narrow_terminal_cuts_no_number_and_no_word(capsys, monkeypatch):
-    """Words stand on both sides of the numbers; they wrap between words."""
-    monkeypatch.setenv("COLUMNS", "24")
-    terminal.checks(dataclasses.replace(check(), passed=False))
-    shown = capsys.readouterr().out
-    assert {word for row in table(check()).rows for cell in row for word in cell.split()} <= set(shown.split())
-
-
-@pytest.mark.parametrize("width", [20, 60, 66, 70, 74, 78, 80, 82, 90])
-def test_no_width_cuts_a_certificate(capsys, monkeypatch, width):
-    monkeypatch.setenv("COLUMNS", str(width))
-    found = table(certificate())
-    terminal.show(certificate())
-    shown = capsys.readouterr().out
-    for text in (*found.columns, *(cell for row in found.rows for cell in row), found.note):
-        assert set(text.split()) <= set(shown.split())
 
 
 def test_sequences_that_overlap_are_told_beside_their_errors():

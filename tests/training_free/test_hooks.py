@@ -13,8 +13,7 @@ from lengthen.models.call import Marks
 from lengthen.models.hooked_layers import hooked
 from lengthen.models.hooks import Hook
 from lengthen.models.mamba2 import forward as mamba2_forward
-from lengthen.streaming import generate, reset_losses
-from lengthen.training_free.resets import HardReset
+from lengthen.streaming import generate
 from tests.training_free.small_models import (
     EVERY,
     GATED,
@@ -181,20 +180,6 @@ def test_tokens_that_leave_are_never_seen_by_later_layers():
         assert relative_error(y[row, ~left[row]], expected[0]) < 1e-6
         for name, value in final.items():
             assert relative_error(state.tensors["backbone.layers.1.mixer"][name][row], value[0]) < 1e-6
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("name", ["Mamba", "Mamba2", "RecurrentGemma", "xLSTM", "RWKV7", "RetNet", "LSTM"])
-def test_a_state_zeroed_at_each_period_is_a_run_of_its_own(name):
-    """The attention of RecurrentGemma sees on, and so has a window that ends where each run begins."""
-    model = small_model(name)
-    expected = torch.cat([losses for _, losses in reset_losses(model, TEXT, 8)], 1)
-    with hooked(model, HardReset(8).hook({"period": torch.tensor(8)})):
-        found = run(model, segment=13)
-    if name == "RecurrentGemma":
-        assert relative_error(found[:, :8], expected[:, :8]) < 1e-5
-    else:
-        assert relative_error(found, expected) < 1e-5
 
 
 @torch.no_grad()

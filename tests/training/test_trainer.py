@@ -1,39 +1,25 @@
-"""Post-training: initial states reach the model, lanes and steps line up, what is saved is the library's own."""
+"""Training steps: initial states reach the model, lanes and steps line up, what is no number or not wrapped ends it."""
 
-import copy
-import functools
 import json
+import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from transformers import Mamba2ForCausalLM
+from transformers import TrainingArguments
 
-from lengthen import (
-    TBPTT,
-    FittedNoise,
-    Mixture,
-    RandomNoise,
-    StatePassing,
-    Zero,
-    post_train,
-    pretrain,
-    wrap,
-    zero_state,
-)
+from lengthen import TBPTT, FittedNoise, Mixture, RandomNoise, StatePassing, Zero, post_train, wrap, zero_state
 from lengthen.data import LaneWindows, ShuffledWindows, load_corpus
 from lengthen.errors import InputError, RunError
-from lengthen.interventions import Intervention, Rows, intervention_named
-from lengthen.models import is_wrapped, tokenizer_for, unwrap
+from lengthen.interventions import Intervention, Rows
+from lengthen.models import unwrap
 from lengthen.models.agreement import relative_error
-from lengthen.training import Mamba2Recipe
+from lengthen.training import StateTrainer
+from lengthen.training.trainer import MetricsFile, StepProgress
 from tests.conftest import tiny_mamba2
-
-FAST = {"train_context": 32, "steps": 4, "rows": 8, "learning_rate": 1e-2}
-
-
-def weights(model):
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
+from tests.training.small_runs import FAST, weights
+from tests.training_free.small_models import small_model
 
 
 def by_hand(corpus, intervention, lanes=False):
@@ -144,29 +130,6 @@ def test_every_window_is_given_once_and_steps_count_optimiser_steps(plays):
     assert Counting.given == expected == Counting.seen
 
 
-@pytest.mark.parametrize("name", ["state-passing", "tbptt", "fitted-noise", "zero"])
-def test_the_saved_model_is_the_library_s(tmp_path, plays, name):
-    model = tiny_mamba2(n_groups=2)
-    before = copy.deepcopy(model.state_dict())
-    record = post_train(model, plays[0], intervention=name, out=tmp_path, **FAST)
-    plain = Mamba2ForCausalLM.from_pretrained(tmp_path / "model").eval()
-    assert not is_wrapped(plain) and set(plain.state_dict()) == set(before)
-    ids = torch.randint(256, (2, 50))
-    with torch.no_grad():
-        assert relative_error(plain(ids).logits, model.eval()(ids).logits) < 1e-5
-    assert any(not torch.equal(plain.state_dict()[n], t) for n, t in before.items())
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert lines[-1]["step"] == 4 and len(record.losses) == 4
-    assert json.loads((tmp_path / "results" / "training.json").read_text())["intervention"] == name
-
-
-def test_a_run_repeats_itself(plays):
-    models = [tiny_mamba2(), tiny_mamba2()]
-    one, two = (post_train(m, plays[0], intervention="state-passing", seed=3, **FAST) for m in models)
-    assert one.losses == two.losses and torch.equal(weights(models[0]), weights(models[1]))
-    assert post_train(tiny_mamba2(), plays[0], intervention="state-passing", seed=4, **FAST).losses != one.losses
-
-
 def test_a_loss_that_is_not_finite_ends_the_run(plays):
     model = tiny_mamba2()
     with torch.no_grad():
@@ -188,42 +151,6 @@ def test_a_model_that_lost_its_wrapping_is_not_saved(plays, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.parametrize(
-    "options, match",
-    [
-        ({"steps": 0}, "steps is 0"),
-        ({"train_context": 0}, "at least 1 position"),
-        ({"rows": 0}, "at least 1 lane"),
-        ({"rows": 6, "accumulation": 4}, "micro-batches"),
-        ({"accumulation": 0}, "micro-batches is 0"),
-        ({"learning_rate": -1.0}, "learning rate is -1"),
-        ({"learning_rate": float("nan")}, "learning rate is nan"),
-        ({"rows": 2, "intervention": "state-passing"}, "at least 4 rows"),
-        ({"config": {"no_such_option": 1}}, "TrainingArguments"),
-        ({"config": {"max_steps": 7}}, "max_steps cannot be set"),
-        ({"train_context": 10**7}, "longest document"),
-    ],
-)
-def test_bad_input(plays, options, match):
-    with pytest.raises(InputError, match=match):
-        post_train(tiny_mamba2(), plays[0], **{**FAST, "intervention": "zero", **options})
-
-
-def test_pretraining_from_a_recipe(plays):
-    recipe = Mamba2Recipe(width=32, layers=1, head_dim=16, state_size=8, decay_range=(0.5, 0.5))
-    _model, record = pretrain(plays[0], train_context=32, steps=60, rows=8, recipe=recipe, warmup=6)
-    assert record.losses[-1] < record.losses[0] - 1
-    fresh = recipe.build()
-    assert torch.allclose(fresh.backbone.layers[0].mixer.A_log.exp(), torch.tensor(0.5))
-    assert torch.equal(weights(recipe.build(1)), weights(recipe.build(1))) and not torch.equal(
-        weights(fresh), weights(recipe.build(1))
-    )
-    with pytest.raises(InputError, match="decay range"):
-        Mamba2Recipe(decay_range=(2.0, 1.0)).build()
-    with pytest.raises(InputError, match="heads"):
-        Mamba2Recipe(width=30).build()
-
-
 def test_micro_batches_of_unequal_token_counts_change_nothing():
     generator = np.random.default_rng(0)
     texts = [generator.integers(0, 256, n) for n in (40, 900, 70, 1000, 90, 33, 700, 64, 66, 800)]
@@ -240,33 +167,61 @@ def test_micro_batches_of_unequal_token_counts_change_nothing():
     )  # float32 rounding of small steps
 
 
-def test_the_tokenizer_goes_where_the_model_goes(tmp_path):
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
-    words = Tokenizer(models.WordLevel({"<unk>": 0, "to": 1, "be": 2, "or": 3, "not": 4}, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    tiny_mamba2().save_pretrained(tmp_path / "model")
-    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>").save_pretrained(tmp_path / "model")
-    (tmp_path / "text.txt").write_text("to be or not to be " * 200)
-    post_train(tmp_path / "model", tmp_path / "text.txt", out=tmp_path / "run", **FAST)
-    assert tokenizer_for(tmp_path / "run" / "model") != "bytes"
-    assert AutoTokenizer.from_pretrained(tmp_path / "run" / "model")("be not")["input_ids"] == [2, 4]
+def trainer_of(model, folder, corpus, **options):
+    windows = ShuffledWindows(corpus, context=16, lanes=6)
+    arguments = TrainingArguments(str(folder), max_steps=1, use_cpu=True, report_to="none", **options)
+    return StateTrainer(model, windows, Zero(), arguments)
 
 
-def test_the_seed_decides_an_intervention_s_draws(plays):
-    draws = {seed: intervention_named("fitted-noise", seed).seed for seed in (0, 3)}
-    assert draws == {0: 0, 3: 3} and intervention_named("fitted-noise:seed=5", 3).seed == 5
+def test_rows_that_make_no_equal_micro_batches_are_refused(tmp_path, plays):
+    with pytest.raises(InputError, match=r"6 rows of a process cannot be cut into 4 equal micro-batches; choose rows"):
+        trainer_of(tiny_mamba2(), tmp_path, plays[0], gradient_accumulation_steps=4)
 
-    made = []
 
-    class Watching(RandomNoise):
-        @functools.wraps(RandomNoise.__init__)
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            made.append(self.seed)
+def test_weight_decay_is_for_matrices_and_not_for_the_recurrence(tmp_path, plays):
+    """Of Mamba-1, whose A is a matrix too."""
+    model = small_model("Mamba")
+    names = trainer_of(model, tmp_path, plays[0]).get_decay_parameter_names(model)
+    first = {name.removeprefix("backbone.layers.0.mixer.") for name in names if ".layers.1." not in name}
+    projections = {f"{name}.weight" for name in ("in_proj", "x_proj", "dt_proj", "out_proj", "conv1d")}
+    assert first == projections | {"backbone.embeddings.weight"}
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lengthen.interventions.names.RandomNoise", Watching)
-        post_train(tiny_mamba2(), plays[0], intervention="random-noise:std=1", seed=7, **FAST)
-    assert made == [7]
+
+@torch.no_grad()
+def test_an_evaluation_starts_from_zero_and_shifts_labels_where_they_are_not(tmp_path, plays):
+    model = tiny_mamba2()
+    trainer = trainer_of(model, tmp_path, plays[0])
+    trainer.intervention = None  # an evaluation has no need of it
+    batch = next(ShuffledWindows(plays[0], context=16, lanes=6))
+    shifted = trainer.compute_loss(model, {**batch, "shift_labels": batch["labels"]})
+    ids = torch.cat([batch["input_ids"], batch["labels"][:, -1:]], 1)
+    assert float(trainer.compute_loss(model, {"input_ids": ids, "labels": ids})) == pytest.approx(float(shifted))
+    logits = unwrap(model)(batch["input_ids"]).logits
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
+    assert float(shifted) == pytest.approx(float(expected))
+
+
+def test_the_metrics_file_is_cut_back_to_where_a_run_goes_on(tmp_path):
+    path, first = tmp_path / "metrics.jsonl", SimpleNamespace(is_world_process_zero=True, global_step=4, log_history=[])
+    log = MetricsFile(path)
+    first.log_history = [{"loss": 2.0, "step": 2}]
+    path.write_text("what an interrupted run wrote after its checkpoint\n")
+    log.on_train_begin(None, first, None)
+    log.on_log(None, first, None, logs={"loss": 1.5})
+    log.on_log(None, first, None, logs={})
+    other = SimpleNamespace(is_world_process_zero=False, global_step=4, log_history=[])
+    log.on_train_begin(None, other, None)
+    log.on_log(None, other, None, logs={"loss": math.pi})
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"step": 2, "loss": 2.0},
+        {"step": 4, "loss": 1.5},
+    ]
+
+
+def test_progress_is_told_after_every_step():
+    told = []
+    for step in (1, 2):
+        StepProgress(lambda *counts: told.append(counts)).on_step_end(
+            None, SimpleNamespace(global_step=step, max_steps=2), None
+        )
+    assert told == [(1, 2), (2, 2)]

@@ -1,0 +1,91 @@
+"""A method for a whole command: fitted or read, kept, gone on under, refused in a sentence."""
+
+import json
+
+import pytest
+import torch
+
+from lengthen import wrap
+from lengthen.errors import InputError
+from lengthen.models import weights_fingerprint
+from lengthen.training_free.using import fitted_for, used
+from tests.conftest import tiny_mamba2
+from tests.training_free.command_line import asked, run
+from tests.training_free.texts import L, T
+
+
+@pytest.fixture(scope="module")
+def model():
+    return wrap(tiny_mamba2())
+
+
+def test_a_resumed_diagnosis_goes_on_under_its_own_method(model, tmp_path):
+    given = {"train_context": T, "length": L}
+    with used(model, "constant-delta", streamed=True, kept=tmp_path / "method", **given) as fitted:
+        assert float(fitted.tensors["ratio"]) == T / L
+    with used(model, "constant-delta", streamed=True, kept=tmp_path / "method", resume=True) as again:
+        assert again.tensors == fitted.tensors
+    for method, why in ((None, "begun under constant-delta; name it again"), ("soft-reset", "go on under it")):
+        with (
+            pytest.raises(InputError, match=why),
+            used(model, method, streamed=True, kept=tmp_path / "method", resume=True),
+        ):
+            pass
+    with used(model, None, streamed=True) as nothing:
+        assert nothing is None
+
+
+def test_diagnose_and_evaluate_run_under_a_method(capsys, folder, tmp_path):
+    fast = ["--no-remembrance", "--no-drift", "--no-patching", "--json"]
+    _, plain, _ = run(capsys, *asked(folder, "diagnose", *fast))
+    _, out, err = run(
+        capsys, *asked(folder, "diagnose", *fast, "--with", "constant-delta:ratio=0.5", "--out", tmp_path / "run")
+    )
+    under = json.loads(out)
+    assert err == "" and under["model"].endswith("model under constant-delta")
+    assert under["buckets"][-1]["loss"] != json.loads(plain)["buckets"][-1]["loss"]
+    saved = tmp_path / "run" / "method"
+    _, again, _ = run(capsys, *asked(folder, "diagnose", *fast, "--with", saved))
+    assert json.loads(again) == under
+    tasks = ["evaluate", folder / "model", "--tasks", "copying", "--lengths", 64, "--n", 2, "--json", "--with", saved]
+    code, out, _ = run(capsys, *tasks)
+    assert code == 0 and json.loads(out)["model"].endswith("under constant-delta")
+
+
+def test_what_a_method_lacks_is_told_in_a_sentence(capsys, folder, tmp_path):
+    refused = {
+        ("--with", "deci-mamba"): "must see the whole prompt",
+        ("--with", "decay-matching"): "decay-matching needs calibration text",
+        ("--with", "decay-matching", "--calibration", folder / "text.txt"): "give --calibration another text",
+        ("--with", "nothing"): "no training-free method",
+    }
+    for more, why in refused.items():
+        code, out, err = run(capsys, *asked(folder, "diagnose", *more, "--out", tmp_path / "run"))
+        assert code == 2 and out == "" and why in err and err.count("\n") == 1, more
+        assert not (tmp_path / "run").exists()
+    more = ("--with", "decay-matching", "--calibration", folder / "other.txt", "--json")
+    assert run(capsys, *asked(folder, "diagnose", *more))[0] == 0
+
+
+def test_a_folder_with_a_fit_stands_for_the_method_and_its_settings(model, folder, tmp_path):
+    given = {"train_context": T, "length": L, "calibration": str(folder / "other.txt")}
+    fitted = fitted_for(model, "decay-matching:share=0.1", **given)
+    assert fitted.tokens_read == 32 * T and fitted_for(model, "constant-delta:ratio=0.5").tokens_read == 0
+    fitted.save(tmp_path)
+    again = fitted_for(model, str(tmp_path))
+    assert again.method == fitted.method and again.tokens_read == fitted.tokens_read
+    assert all(torch.equal(again.tensors[name], t) for name, t in fitted.tensors.items())
+
+
+def test_a_command_that_fails_leaves_the_model_as_it_was(model, tmp_path):
+    weights = weights_fingerprint(model)
+    with pytest.raises(ZeroDivisionError), used(model, "spectrum-winsorising:quantile=0.3", streamed=True):
+        assert weights_fingerprint(model) != weights
+        raise ZeroDivisionError
+    assert weights_fingerprint(model) == weights
+    with (
+        pytest.raises(InputError, match="must see the whole prompt"),
+        used(model, "deci-mamba", streamed=True, kept=tmp_path, train_context=T),
+    ):
+        pass
+    assert not any(tmp_path.iterdir())
