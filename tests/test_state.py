@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from lengthen import RecurrentState
+from lengthen import RecurrentState, wrap, zero_state
 from lengthen.errors import InputError
 from lengthen.state import TensorSpec
+from tests.conftest import tiny_mamba2
 
 SPECS = {
     "a": {"h": TensorSpec("recurrent", head_axis=1), "w": TensorSpec("window")},
@@ -123,6 +124,12 @@ def test_a_foreign_file_is_refused(tmp_path):
     save_file({"x": torch.zeros(1)}, tmp_path / "s.safetensors")
     with pytest.raises(InputError, match="not a state"):
         RecurrentState.load(tmp_path / "s.safetensors")
+
+
+def test_a_saved_state_of_another_model_is_named(tmp_path):
+    zero_state(wrap(tiny_mamba2(state_size=8)), 1).save(tmp_path / "state.safetensors")
+    with pytest.raises(InputError, match="another model"):
+        RecurrentState.load(tmp_path / "state.safetensors").require_layout(zero_state(wrap(tiny_mamba2()), 1))
 
 
 def test_copies_and_pickles():

@@ -1,19 +1,42 @@
-"""lengthen convert as a user types it: what it prints, what it writes, and one sentence for what it refuses."""
+"""check, families and convert as a user types them: what they print, what they write, what they refuse."""
 
 import json
 
-import pytest
 import torch
 
-from tests.conftest import tiny_mamba2
-from tests.test_cli import run
+from tests.cli.running import run
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    tiny_mamba2(n_groups=2).save_pretrained(folder)
-    return folder
+def test_check(capsys, model, tmp_path):
+    code, out, err = run(capsys, "check", model, "--json", "--out", tmp_path / "run")
+    found = json.loads(out)
+    assert code == 0 and found["passed"] and found["family"] == "mamba2" and err == ""
+    assert set(found["checks"][0]) == {"name", "passed", "value", "tolerance", "meaning"}
+    assert (tmp_path / "run" / "report.html").exists() and (tmp_path / "run" / "run.json").exists()
+
+
+def test_check_of_several_models_tells_of_each(capsys, model):
+    code, out, _ = run(capsys, "check", model, model, "--json")
+    assert code == 0 and [m["passed"] for m in json.loads(out)["models"]] == [True, True]
+
+
+def test_check_in_words(capsys, model):
+    code, out, _ = run(capsys, "check", model)
+    assert code == 0 and "passed" in out and "token-by-token" in out
+
+
+def test_check_as_is_tells_what_the_library_does(capsys, model):
+    code, out, _ = run(capsys, "check", "--as-is", model, "--json")
+    found = json.loads(out)["models"][0]
+    assert code == 3 and {c["name"] for c in found["checks"] if not c["passed"]} >= {
+        "gradient-checkpointing",
+        "packed-rows",
+    }
+
+
+def test_families(capsys):
+    code, out, _ = run(capsys, "families")
+    assert code == 0 and "mamba2 (transformers)" in out and "GraniteMoeHybrid" in out and "Kernels: classic" in out
 
 
 def test_there_and_back(capsys, model, tmp_path):
