@@ -27,6 +27,10 @@ def test_settings_are_held_against_their_types() -> None:
     for settings, sentence in (
         ({"share": "half"}, r"^The setting share of a is 'half'; give a number\.$"),
         ({"on": "maybe"}, r"^The setting on of a is 'maybe'; give true or false\.$"),
+        ({"on": 1}, r"^The setting on of a is 1; give true or false\.$"),
+        ({"share": True}, r"^The setting share of a is true; give a number\.$"),
+        ({"share": float("inf")}, r"^The setting share of a is inf; give a number\.$"),
+        ({"share": float("nan")}, r"^The setting share of a is nan; give a number\.$"),
         ({"shore": 1}, r"^a has no setting 'shore'; perhaps 'share' was meant\.$"),
     ):
         with pytest.raises(InputError, match=sentence):

@@ -13,6 +13,7 @@ from lengthen.reporting.numbers import (
     memory,
     number,
     percent,
+    percent_with_error,
     percents,
     perplexity_of,
     ranged,
@@ -61,6 +62,22 @@ def test_a_number_reads_back_to_half_its_last_digit():
         digits = 3 if 1e-3 <= abs(value) < 1e6 else 2
         assert read(number(value)) == pytest.approx(value, rel=0.5001 * 10 ** (1 - digits)), value
         assert len(number(value)) <= 8
+        assert ("e" in number(value)) == (not 1e-3 <= abs(value) < 1e6), value
+
+
+def test_a_number_that_is_rounded_up_to_another_digit_is_told_as_its_neighbour_is():
+    for value in (999.5, 999.7, 999.9999, 1000.0):
+        assert number(value) == "1,000" and number(-value) == "-1,000"
+    assert [number(v, 2) for v in (99.4, 99.5, 150.0)] == ["99", "100", "150"] and number(2.5e12) == "2.5e12"
+    assert [ratio(v) for v in (9.9994, 9.9996, 10.0)] == ["9.999", "10.0", "10.0"]
+    assert [short(v) for v in (99.4, 99.6, 100.0, 12345.0, 1e6)] == ["99", "100", "100", "12,345", "1e6"]
+    assert [memory(2**30 - n) for n in (2**14, 1, 0)] == ["1023.98 MiB", "1.00 GiB", "1.00 GiB"]
+
+
+def test_what_is_rounded_to_nothing_has_no_minus():
+    assert percent(-0.0001) == percent(0.0) == "+0.0 %" and change(-0.0001, 0.001) == "+0.0 ± 0.1 %"
+    assert change(-0.0001, math.nan) == "+0.0 %" and percent_with_error(-0.0001, 0.01) == "+0.0 ± 1.0 %"
+    assert percent_with_error(0.5, math.nan) == "+50.0 %" and percent_with_error(math.nan, 0.1) == NONE
 
 
 @pytest.mark.parametrize("missing", [None, math.nan, math.inf])

@@ -187,6 +187,17 @@ def test_weight_decay_is_for_matrices_and_not_for_the_recurrence(tmp_path, plays
     assert first == projections | {"backbone.embeddings.weight"}
 
 
+@pytest.mark.parametrize("name", ["RWKV6", "RWKV7", "HGRN", "Rwkv"])
+def test_no_parameter_of_a_recurrence_that_is_no_projection_decays(tmp_path, plays, name):
+    """Bonuses, token shifts and lower bounds have two axes and more, yet are vectors to each head or channel."""
+    model = small_model(name)
+    names = trainer_of(model, tmp_path, plays[0]).get_decay_parameter_names(model)
+    projections = (torch.nn.Linear, torch.nn.Embedding, torch.nn.Conv1d)
+    owners = [model.get_submodule(name.rpartition(".")[0]) for name in names]
+    assert names and all(isinstance(owner, projections) for owner in owners)
+    assert sum(isinstance(owner, torch.nn.Linear) for owner in owners) > 10
+
+
 @torch.no_grad()
 def test_an_evaluation_starts_from_zero_and_shifts_labels_where_they_are_not(tmp_path, plays):
     model = tiny_mamba2()

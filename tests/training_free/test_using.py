@@ -35,6 +35,24 @@ def test_a_resumed_diagnosis_goes_on_under_its_own_method(model, tmp_path):
         assert nothing is None
 
 
+def test_a_resumed_run_does_not_go_on_under_another_fit(model, tmp_path):
+    given = {"train_context": T, "length": L}
+    kept = tmp_path / "method"
+    fitted_for(model, "constant-delta", **given).save(tmp_path / "same")
+    fitted_for(model, "constant-delta", train_context=T, length=2 * L).save(tmp_path / "other")
+    with used(model, str(tmp_path / "same"), streamed=True, kept=kept):
+        pass
+    for method, lengths in ((tmp_path / "same", {}), ("constant-delta", given), ("constant-delta", {})):
+        with used(model, str(method), streamed=True, kept=kept, resume=True, **lengths) as fitted:
+            assert float(fitted.tensors["ratio"]) == T / L
+    for method, lengths in ((tmp_path / "other", given), ("constant-delta", {"train_context": T, "length": 2 * L})):
+        with (
+            pytest.raises(InputError, match=rf"training context of {T} and a length of {L}; go on under it"),
+            used(model, str(method), streamed=True, kept=kept, resume=True, **lengths),
+        ):
+            pytest.fail("a run went on under another fit")
+
+
 def test_diagnose_and_evaluate_run_under_a_method(capsys, folder, tmp_path):
     fast = ["--no-remembrance", "--no-drift", "--no-patching", "--json"]
     _, plain, _ = run(capsys, *asked(folder, "diagnose", *fast))

@@ -16,8 +16,8 @@ def number(value: float | None, digits: int = 3) -> str:
     if value is None or not math.isfinite(value):
         return NONE
     if value and not 1e-3 <= abs(value) < 1e6:
-        return f"{value:.{max(digits - 2, 0)}e}".replace("e-0", "e-").replace("e+0", "e")
-    if abs(value) >= 1000:
+        return f"{value:.{max(digits - 2, 0)}e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+    if abs(value) >= 10**digits - 0.5:
         return f"{value:,.0f}"
     return f"{value:#.{digits}g}".rstrip(".")
 
@@ -36,7 +36,15 @@ def ratio(value: float | None) -> str:
     """A ratio: three decimals below ten, three digits above."""
     if value is None or not math.isfinite(value):
         return NONE
-    return f"{value:.3f}" if abs(value) < 10 else number(value)
+    return f"{value:.3f}" if abs(value) < 9.9995 else number(value)
+
+
+def percent_with_error(share: float | None, stderr: float | None) -> str:
+    """A share as percent with its standard error, which a dash does without."""
+    told = percent(share)
+    if told == NONE or stderr is None or not math.isfinite(stderr):
+        return told
+    return f"{told.removesuffix(' %')} ± {100 * stderr:,.1f} %"
 
 
 def change(log_ratio: float, stderr: float) -> str:
@@ -45,15 +53,19 @@ def change(log_ratio: float, stderr: float) -> str:
     if not math.isfinite(share):
         return NONE
     if not math.isfinite(error):
-        return f"{share:+,.1f} %"
-    return f"{share:+,.1f} ± {error:,.1f} %" if abs(share) < 1000 else f"{share:+,.0f} ± {error:,.0f} %"
+        return percent(share / 100)
+    return f"{_signed(share, 1)} ± {error:,.1f} %" if abs(share) < 1000 else f"{share:+,.0f} ± {error:,.0f} %"
 
 
 def percent(share: float | None) -> str:
     """A share as percent with its sign: 0.0213 is +2.1 %."""
     if share is None or not math.isfinite(share):
         return NONE
-    return f"{100 * share:+,.1f} %" if abs(share) < 10 else f"{100 * share:+,.0f} %"
+    return f"{_signed(100 * share, 1 if abs(share) < 10 else 0)} %"
+
+
+def _signed(value: float, decimals: int) -> str:
+    return f"{round(value, decimals) + 0.0:+,.{decimals}f}"  # -0.0 + 0.0 is 0.0
 
 
 def percents(low: float | None, high: float | None) -> str:
@@ -80,7 +92,9 @@ def ranged_ratio(spread: Spread) -> str:
 
 def short(value: float | None) -> str:
     """Two significant digits at most, such as an error and its tolerance."""
-    return NONE if value is None or not math.isfinite(value) else f"{value:.2g}".replace("e-0", "e-")
+    if value is None or not math.isfinite(value):
+        return NONE
+    return number(value, 2) if abs(value) >= 99.5 else f"{value:.2g}".replace("e-0", "e-")
 
 
 def perplexity_of(loss: float) -> float:
@@ -114,4 +128,5 @@ def compact(count: int) -> str:
 
 def memory(count: int) -> str:
     """Bytes in the binary unit that suits them."""
-    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.2f} MiB"
+    mebibytes = f"{count / 2**20:.2f}"
+    return f"{mebibytes} MiB" if float(mebibytes) < 1024 else f"{count / 2**30:.2f} GiB"

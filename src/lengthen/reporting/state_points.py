@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from lengthen.reporting.numbers import number, percent, with_error
+from lengthen.reporting.numbers import number, percent_with_error, with_error
 from lengthen.reporting.points import Row, finite, short_names
 from lengthen.reporting.run_folder import Findings
 from lengthen.results import HeadDrift, Patch
@@ -159,7 +159,7 @@ def _times(head: HeadDrift) -> float:
 
 
 def _patch_row(name: str, called: dict[str, str], patch: Patch) -> Row:
-    error = patch.stderr if math.isfinite(patch.stderr) else 0.0
+    error = patch.stderr if math.isfinite(patch.stderr) else 0.0  # how wide the interval is drawn
     return {
         "series": name,
         "patched": name,
@@ -168,5 +168,5 @@ def _patch_row(name: str, called: dict[str, str], patch: Patch) -> Row:
         "value": patch.share,
         "low": patch.share - 2 * error,
         "high": patch.share + 2 * error,
-        "told": f"{percent(patch.share)} ± {100 * error:.1f}",
+        "told": percent_with_error(patch.share, patch.stderr),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lengthen.reporting.numbers import number, percent, with_error
+from lengthen.reporting.numbers import number, percent_with_error, with_error
 from lengthen.reporting.points import short_names
 from lengthen.reporting.tabulation import Table
 from lengthen.results import Diagnosis
@@ -56,7 +56,7 @@ def patching_table(diagnosis: Diagnosis) -> Table | None:
     rows = [
         [
             called.get(p.layer, p.layer) + ("" if p.head is None else f", head {p.head}"),
-            f"{percent(p.share)} ± {100 * p.stderr:.1f}",
+            percent_with_error(p.share, p.stderr),
         ]
         for p in patching.patches
     ]

@@ -25,6 +25,9 @@ from lengthen.training.batches import MicroBatches
 from lengthen.training.checkpoints import checkpoints_in, writing
 from lengthen.training.resuming import ResumableTrainer
 
+RECURRENCE_PARAMETERS = ("A_log", ".D", "dt_bias", ".bonus", ".r_k", "lower_bounds")
+"""How the names end of a recurrence's own parameters (decays, steps, skips, bonuses) that may have more than one axis."""
+
 RUN_KEYS = ("lane", "start", "document", "offset", "labels")
 
 
@@ -88,10 +91,10 @@ class StateTrainer(ResumableTrainer):
         return (loss, output) if return_outputs else loss
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """Weight decay is for matrices: not for the recurrence's own parameters (decays, steps, skips), norms, biases."""
-        matrices = {name for name, parameter in model.named_parameters() if parameter.dim() > 1}
+        """Weight decay is for matrices: not for the recurrence's own parameters, norms, biases."""
+        matrices = {name for name, parameter in model.named_parameters() if parameter.squeeze().dim() > 1}
         names = super().get_decay_parameter_names(model)
-        return [n for n in names if n in matrices and not n.endswith(("A_log", ".D", "dt_bias"))]
+        return [n for n in names if n in matrices and not n.endswith(RECURRENCE_PARAMETERS)]
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """A micro-batch; notes the loss of each whole step."""

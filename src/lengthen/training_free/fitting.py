@@ -37,6 +37,8 @@ NEEDS = {
     "lanes": "more than one lane for each sequence",
 }
 """What a method may need beyond the model: name -> in words."""
+FIT = ("train_context", "length", "tokens_read", "forwards", "seconds")
+"""What a fit tells of itself beside what it found out."""
 
 
 @dataclass
@@ -105,7 +107,7 @@ class Method(ABC):
     def require_whole(self, setting: str, least: int = 1) -> None:
         """Raises InputError where a setting is given and is no whole number of at least so much."""
         value = getattr(self, setting)
-        if value is not None and (value != int(value) or value < least):
+        if value is not None and (not float(value).is_integer() or value < least):
             raise InputError(f"The setting {setting} of {self.name} is {value}; give a whole number, at least {least}.")
 
     @abstractmethod
@@ -135,6 +137,8 @@ class Method(ABC):
             self,
             weights_fingerprint(model),
             tensors,
+            calibration.train_context,
+            calibration.length,
             tokens_read=calibration.tokens_read - tokens,
             forwards=calibration.forwards - forwards,
             seconds=time.process_time() - began,
@@ -163,13 +167,15 @@ class HookMethod(Method):
 class FittedMethod:
     """A method fitted to one model's weights, and what the fit took.
 
-    weights: their fingerprint. tensors: what was found out for this model. tokens_read, forwards: as in Calibration.
-    seconds: of CPU time.
+    weights: their fingerprint. tensors: what was found out for this model. train_context, length, tokens_read, forwards:
+    as in Calibration. seconds: of CPU time.
     """
 
     method: Method
     weights: str
     tensors: Mapping[str, Tensor]
+    train_context: int | None
+    length: int | None
     tokens_read: int
     forwards: int
     seconds: float
@@ -197,7 +203,7 @@ class FittedMethod:
 
         folder = Path(folder)
         document: dict[str, Any] = {"name": self.method.name, "settings": asdict(self.method), "weights": self.weights}
-        document |= {"tokens_read": self.tokens_read, "forwards": self.forwards, "seconds": self.seconds}
+        document |= {name: getattr(self, name) for name in FIT}
         write_text(folder / "method.json", json.dumps(document, indent=1) + "\n")
         save_file({name: t.contiguous() for name, t in self.tensors.items()}, folder / "method.safetensors")
 
@@ -214,8 +220,7 @@ def load_fitted(folder: str | Path) -> FittedMethod:
         document: dict[str, Any] = json.loads((folder / "method.json").read_text(encoding="utf-8"))
         tensors = load_file(folder / "method.safetensors")
         method = method_with(document["name"], document["settings"])
-        cost = {name: document[name] for name in ("tokens_read", "forwards", "seconds")}
-        return FittedMethod(method, document["weights"], tensors, **cost)
+        return FittedMethod(method, document["weights"], tensors, **{name: document[name] for name in FIT})
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         if isinstance(error, InputError):
             raise

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from lengthen.data import load_corpus
@@ -69,11 +70,27 @@ def used(
         yield None
         return
     fitted = began or fitted_for(model, method, **fit)
-    if began is not None and not (Path(method) / FILE).exists() and began.method != method_of(method):
-        raise InputError(f"The run was begun under {began.method}; go on under it, or start again without resuming.")
+    if began is not None and not _is_of(began, method, fit):
+        raise InputError(
+            f"The run was begun under {began.method}, fitted for a training context of {began.train_context} and a length "
+            f"of {began.length}; go on under it, or start again without resuming."
+        )
     with fitted.apply(model):
         if streamed:
             require_streamable(model)
         if kept is not None and began is None:
             fitted.save(kept)
         yield fitted
+
+
+def _is_of(fitted: FittedMethod, method: str, given: Mapping[str, Any]) -> bool:
+    """Whether a fit is what this method, named or a folder with a fit, would give."""
+    if (Path(method) / FILE).exists():
+        same = load_fitted(method)
+        return (
+            (same.method, same.weights) == (fitted.method, fitted.weights)
+            and same.tensors.keys() == fitted.tensors.keys()
+            and all(torch.equal(same.tensors[name], tensor) for name, tensor in fitted.tensors.items())
+        )
+    lengths = [(getattr(fitted, name), given.get(name)) for name in ("train_context", "length")]
+    return fitted.method == method_of(method) and all(had == now for had, now in lengths if now is not None)
