@@ -24,14 +24,14 @@ def name_and_settings(text: str) -> tuple[str, dict[str, Any]]:
 
 def require_settings(name: str, settings: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
     """Raises InputError for a setting that is not among `kinds` (setting -> its type, as annotated), and where its type is
-    a number's for anything but a finite number."""
+    a number's for anything that is no number."""
     for key, value in settings.items():
         if key not in kinds:
             raise InputError(f"{name} has no setting {key!r}; {advice(key, list(kinds))}.")
         kind = kinds[key]
         if value is None or "str" in kind or (isinstance(value, bool) and "bool" in kind):
             continue
-        if isinstance(value, str | bool) or not math.isfinite(value) or kind == "bool":
+        if isinstance(value, str | bool) or math.isnan(value) or kind == "bool":
             told = str(value).lower() if isinstance(value, bool) else repr(value)
             raise InputError(
                 f"The setting {key} of {name} is {told}; give {'true or false' if kind == 'bool' else 'a number'}."
