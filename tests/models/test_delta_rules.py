@@ -147,7 +147,7 @@ def test_generate_needs_none_of_the_kernels_that_need_a_gpu(monkeypatch):
 
 def test_a_stack_without_attention_runs_where_the_library_s_cache_crashes():
     model = builder("Qwen3Next", {"layer_types": ["linear_attention"] * 3})()
-    with pytest.raises(ValueError, match="get_seq_length|get_mask_sizes"):
+    with pytest.raises(ValueError, match=r"get_seq_length|get_mask_sizes"):
         model(IDS, use_cache=True)
     assert check(model).passed
 
