@@ -145,18 +145,6 @@ def test_an_unknown_keyword_is_an_error(name):
         model(IDS, **{name: None})
 
 
-def test_a_state_that_does_not_fit_is_refused():
-    model = wrap(tiny_mamba2())
-    with pytest.raises(InputError, match="another model"):
-        model(IDS, initial_state=zero_state(wrap(tiny_mamba2(state_size=8)), 3))
-    with pytest.raises(InputError, match="2 rows"):
-        model(IDS, initial_state=zero_state(model, 2))
-    with pytest.raises(InputError, match="bool"):
-        model(IDS, reset=torch.zeros_like(IDS))
-    with pytest.raises(InputError, match="positions"):
-        model(IDS[:, :0])
-
-
 def test_a_model_without_recurrence_is_refused():
     from transformers import LlamaConfig, LlamaForCausalLM
 
