@@ -47,10 +47,23 @@ def test_a_resumed_run_does_not_go_on_under_another_fit(model, tmp_path):
             assert float(fitted.tensors["ratio"]) == T / L
     for method, lengths in ((tmp_path / "other", given), ("constant-delta", {"train_context": T, "length": 2 * L})):
         with (
-            pytest.raises(InputError, match=rf"training context of {T} and a length of {L}; go on under it"),
+            pytest.raises(InputError, match=rf"train context of {T} and a length of {L}; go on under it"),
             used(model, str(method), streamed=True, kept=kept, resume=True, **lengths),
         ):
             pytest.fail("a run went on under another fit")
+
+
+def test_lengths_that_a_method_does_not_depend_on_may_change_where_a_run_is_resumed(model, tmp_path):
+    given = {"train_context": T, "length": L}
+    with used(model, "constant-delta:ratio=0.5", streamed=True, kept=tmp_path, **given):
+        pass
+    with used(model, "constant-delta:ratio=0.5", streamed=True, kept=tmp_path, resume=True, train_context=T, length=1):
+        pass
+    with (
+        pytest.raises(InputError, match=r"begun under ConstantDelta\(ratio=0\.5\); go on under it"),
+        used(model, "constant-delta:ratio=0.25", streamed=True, kept=tmp_path, resume=True, **given),
+    ):
+        pytest.fail("a run went on under another setting")
 
 
 def test_diagnose_and_evaluate_run_under_a_method(capsys, folder, tmp_path):

@@ -42,30 +42,27 @@ def ratio(value: float | None) -> str:
 def percent_with_error(share: float | None, stderr: float | None) -> str:
     """A share as percent with its standard error, which a dash does without."""
     told = percent(share)
-    if told == NONE or stderr is None or not math.isfinite(stderr):
+    if share is None or told == NONE or stderr is None or not math.isfinite(stderr):
         return told
-    return f"{told.removesuffix(' %')} ± {100 * stderr:,.1f} %"
+    return f"{told.removesuffix(' %')} ± {100 * stderr:,.{_decimals(share)}f} %"
 
 
 def change(log_ratio: float, stderr: float) -> str:
     """A ratio given by its logarithm, as a change in percent with its standard error."""
-    share, error = 100 * math.expm1(min(log_ratio, 700)), 100 * perplexity_of(log_ratio) * stderr
-    if not math.isfinite(share):
-        return NONE
-    if not math.isfinite(error):
-        return percent(share / 100)
-    return f"{_signed(share, 1)} ± {error:,.1f} %" if abs(share) < 1000 else f"{share:+,.0f} ± {error:,.0f} %"
+    times = perplexity_of(log_ratio)
+    return percent_with_error(times - 1, times * stderr)
 
 
 def percent(share: float | None) -> str:
     """A share as percent with its sign: 0.0213 is +2.1 %."""
     if share is None or not math.isfinite(share):
         return NONE
-    return f"{_signed(100 * share, 1 if abs(share) < 10 else 0)} %"
+    decimals = _decimals(share)
+    return f"{round(100 * share, decimals) + 0.0:+,.{decimals}f} %"  # -0.0 + 0.0 is 0.0
 
 
-def _signed(value: float, decimals: int) -> str:
-    return f"{round(value, decimals) + 0.0:+,.{decimals}f}"  # -0.0 + 0.0 is 0.0
+def _decimals(share: float) -> int:
+    return 1 if abs(share) < 10 else 0
 
 
 def percents(low: float | None, high: float | None) -> str:

@@ -20,6 +20,11 @@ from lengthen.training_free.splits import calibration_from
 
 FILE = "method.json"
 """What a folder with a fit holds."""
+LENGTHS = {
+    "train_context": frozenset({"train-context", "calibration", "gradients"}),
+    "length": frozenset({"length", "long-calibration"}),
+}
+"""A length that a fit may depend on -> what a method needs that does."""
 
 
 def fitted_for(
@@ -71,9 +76,10 @@ def used(
         return
     fitted = began or fitted_for(model, method, **fit)
     if began is not None and not _is_of(began, method, fit):
+        lengths = [f"a {name.replace('_', ' ')} of {getattr(began, name)}" for name in _lengths_of(began)]
+        told = f", fitted for {' and '.join(lengths)}" if lengths else ""
         raise InputError(
-            f"The run was begun under {began.method}, fitted for a training context of {began.train_context} and a length "
-            f"of {began.length}; go on under it, or start again without resuming."
+            f"The run was begun under {began.method}{told}; go on under it, or start again without resuming."
         )
     with fitted.apply(model):
         if streamed:
@@ -92,5 +98,10 @@ def _is_of(fitted: FittedMethod, method: str, given: Mapping[str, Any]) -> bool:
             and same.tensors.keys() == fitted.tensors.keys()
             and all(torch.equal(same.tensors[name], tensor) for name, tensor in fitted.tensors.items())
         )
-    lengths = [(getattr(fitted, name), given.get(name)) for name in ("train_context", "length")]
-    return fitted.method == method_of(method) and all(had == now for had, now in lengths if now is not None)
+    same_lengths = all(given.get(name) in (None, getattr(fitted, name)) for name in _lengths_of(fitted))
+    return fitted.method == method_of(method) and same_lengths
+
+
+def _lengths_of(fitted: FittedMethod) -> list[str]:
+    """Which of T0 and L a fit depends on."""
+    return [name for name, needs in LENGTHS.items() if needs & fitted.method.needs]
