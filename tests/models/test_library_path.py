@@ -5,24 +5,21 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import transformers
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedConfig, PreTrainedModel
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from transformers.utils import ModelOutput
 
 from lengthen.errors import InputError
 from lengthen.models.library_cache import LibraryPath
 from lengthen.models.library_path import CHECK_NAMES, check_library_path, compatibility_page, survey
 from lengthen.models.tiny_models import TINY_MODELS, TinyModel, build_tiny_model
 from lengthen.results import CheckResult
+from tests.models.toy_library import failed, toy
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 release_5_25 = pytest.mark.skipif(
@@ -45,127 +42,6 @@ def tiny(title: str) -> TinyModel:
     return next(model for model in TINY_MODELS if model.title == title)
 
 
-def failed(result: CheckResult) -> set[str]:
-    return {check.name for check in result.checks if not check.passed}
-
-
-# A model that does everything right, and one fault at a time ---------------------------------------------------------
-
-
-class ToyConfig(PreTrainedConfig):
-    model_type = "toy"
-    fault: str = ""
-    vocab_size: int = 32
-    hidden_size: int = 8
-    pad_token_id: int | None = 0
-
-
-@dataclass
-class ToyOutput(ModelOutput):
-    logits: Tensor | None = None
-    cache: Any = None
-
-
-class Toy(PreTrainedModel):
-    """h_t = 0.9 h_{t-1} + x_t over embeddings, with every courtesy; `fault` takes one of them away."""
-
-    config_class = ToyConfig
-    supports_gradient_checkpointing = True
-
-    def __init__(self, config: ToyConfig) -> None:
-        super().__init__(config)
-        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.head = nn.Linear(config.hidden_size, config.vocab_size)
-        self.gradient_checkpointing = False
-        self.state_on_module, self.doubled = None, False
-        self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embed
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        cache: dict[str, Tensor] | None = None,
-        use_cache: bool | None = None,
-    ) -> ToyOutput:
-        fault = self.config.fault
-        x = self.embed(input_ids) if inputs_embeds is None else inputs_embeds
-        real = torch.ones(x.shape[:2], dtype=torch.bool) if input_ids is None else input_ids != self.config.pad_token_id
-        if fault == "reads pads":
-            real = torch.ones_like(real)
-        if attention_mask is not None:
-            real = attention_mask.bool() if fault != "ignores mask" else torch.ones_like(real)
-        restart = torch.zeros_like(real) if position_ids is None or fault == "leaks" else position_ids == 0
-        restart = restart.expand_as(real)
-        old = None if cache is None else cache.get("recurrent_state", self.state_on_module)
-        if fault == "stale" and cache is None:
-            old = self.state_on_module
-        if fault == "restarts":
-            old = None if x.shape[1] > 1 else old
-        if fault == "detaches" and old is not None:
-            old = old.detach()
-        checkpointed = self.gradient_checkpointing and self.training
-        if fault == "checkpoint drops" and checkpointed:
-            old = None
-        if fault == "crashes" and old is not None:
-            raise ValueError("no carried state here")
-        h = x.new_zeros(x.shape[0], x.shape[2], dtype=torch.float32) if old is None else old
-        keep = real[..., None]
-        start = (h, x, keep, restart)
-        states = checkpoint(_scan, *start, use_reentrant=False) if checkpointed else _scan(*start)
-        if fault == "wrong steps" and x.shape[1] == 1 and old is not None:
-            states = states + 0.1
-        if fault == "mixes rows" and old is not None:
-            states = states.roll(1, dims=0)
-        if fault == "rescales" and self.doubled == (not self.training):
-            self.doubled = self.training
-            with torch.no_grad():
-                self.head.weight.mul_(2.0 if self.doubled else 0.5)
-        last = states[:, -1]
-        if fault == "bfloat16 state":
-            last = last.to(self.head.weight.dtype)
-        asked = use_cache if use_cache is not None else not (fault == "silent in training" and self.training)
-        if cache is not None and fault == "in place":
-            with torch.no_grad():
-                cache["recurrent_state"].copy_(last)
-            last = cache["recurrent_state"]
-        if cache is not None and fault == "advances":
-            cache["recurrent_state"] = last.detach()
-        if fault in ("on module", "stale"):
-            self.state_on_module = last.detach()
-        logits = self.head(states.to(self.head.weight.dtype) * (0.5 if self.doubled else 1.0))
-        if fault == "no gradient" and old is not None:
-            logits = logits.detach()
-        held = {"calls": 1} if fault == "on module" else {"recurrent_state": last}
-        return ToyOutput(logits=logits, cache=held if asked else None)
-
-
-def _scan(h: Tensor, x: Tensor, keep: Tensor, restart: Tensor) -> Tensor:
-    states = []
-    for t in range(x.shape[1]):
-        h = torch.where(restart[:, t, None], 0.0, h)
-        h = torch.where(keep[:, t], 0.9 * h + x[:, t].float(), h)
-        states.append(h)
-    return torch.stack(states, dim=1)
-
-
-class SwallowingToy(Toy):
-    """Takes any keyword, and uses those it knows."""
-
-    def forward(self, input_ids: Tensor | None = None, cache: Any = None, **others: Any) -> ToyOutput:
-        known = {"inputs_embeds", "attention_mask", "position_ids", "use_cache"}
-        return super().forward(input_ids, cache=cache, **{name: others[name] for name in known & others.keys()})
-
-
-def toy(fault: str = "", kind: type[Toy] = Toy) -> Toy:
-    torch.manual_seed(0)
-    return kind(ToyConfig(fault=fault)).eval()
-
-
 def test_a_model_that_does_right_passes_every_check_that_applies() -> None:
     result = check_library_path(toy())
     assert failed(result) == set() and result.passed
@@ -173,37 +49,10 @@ def test_a_model_that_does_right_passes_every_check_that_applies() -> None:
     assert {check.name for check in result.checks} == set(CHECK_NAMES) - {"positions-continue"}
 
 
-@pytest.mark.parametrize(
-    ("fault", "expected"),
-    [
-        ("crashes", {"runs"}),
-        ("on module", {"state-reachable", "gradient-through-state"}),
-        ("stale", {"state-reachable", "fresh-start"}),
-        ("rescales", {"weights-untouched"}),
-        ("restarts", {"segments", "state-carried", "gradient-through-state"}),
-        ("wrong steps", {"token-by-token"}),
-        ("mixes rows", {"row-independence"}),
-        ("in place", {"in-place-update", "use-cache-false", "gradient-checkpointing"}),
-        ("advances", {"use-cache-false"}),
-        ("detaches", {"gradient-through-state"}),
-        ("no gradient", {"gradient-through-state", "train-from-state"}),
-        ("silent in training", {"train-mode-state"}),
-        ("checkpoint drops", {"gradient-checkpointing"}),
-        ("leaks", {"packed-rows"}),
-        ("ignores mask", {"left-padding", "right-padding"}),
-        ("reads pads", {"left-padding-without-mask"}),
-        ("bfloat16 state", {"state-dtype"}),
-    ],
-)
-def test_each_fault_fails_its_checks(fault: str, expected: set[str]) -> None:
-    result = check_library_path(toy(fault))
-    assert failed(result) == expected and not result.passed
-
-
-def test_a_swallowed_keyword_is_found() -> None:
-    result = check_library_path(toy(kind=SwallowingToy))
-    assert failed(result) == {"swallowed-keyword"}
-    assert "cache_params, past_key_values, state" in next(c.meaning for c in result.checks if not c.passed)
+def test_a_path_that_stops_is_told_with_its_error() -> None:
+    result = check_library_path(toy("crashes"))
+    assert failed(result) == {"runs"} and not result.passed
+    assert "no carried state here" in result.checks[0].meaning
 
 
 def test_what_cannot_be_judged_is_refused() -> None:
