@@ -49,3 +49,15 @@ class Regressor(nn.Module):
 def frames(rows: int, positions: int, seed: int = 0) -> Tensor:
     """Random frames [rows, positions, 5]."""
     return torch.randn(rows, positions, 5, generator=torch.Generator().manual_seed(seed))
+
+
+class Using(nn.Module):
+    """A GRU, used as a function says."""
+
+    def __init__(self, use: Any, **options: Any) -> None:
+        super().__init__()
+        self.gru = nn.GRU(5, 5, **{"batch_first": True, **options})
+        self.use = use
+
+    def forward(self, x: Tensor) -> Any:
+        return self.use(self.gru, x)

@@ -25,7 +25,7 @@ from lengthen.models.tiny_models import TINY_MODELS, build_tiny_model
 from lengthen.state import TensorSpec
 from tests.conftest import tiny_mamba2
 from tests.models.plain_models import Regressor
-from tests.models.test_protocol import LeakySums
+from tests.models.test_stateful_layer import LeakySums
 
 
 def hybrid():

@@ -11,7 +11,7 @@ from lengthen.errors import InputError
 from lengthen.models.families import FAMILIES, FAMILY_OF, KINDS, kind_of, register_family
 from lengthen.models.family import Family
 from lengthen.models.hooks import QUANTITIES
-from tests.models.test_protocol import LeakySums
+from tests.models.test_stateful_layer import LeakySums
 from tests.test_new_family import tables  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("tables")

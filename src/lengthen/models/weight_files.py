@@ -44,7 +44,8 @@ def write_weights(tensors: Mapping[str, Tensor], path: Path) -> None:
     separate: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         storage = tensor.untyped_storage().data_ptr()
-        separate[name] = tensor.clone() if storage in written else tensor.contiguous()
+        tensor = tensor.contiguous()
+        separate[name] = tensor.clone() if storage in written else tensor
         written[storage] = tensor
     save_file(separate, path, metadata={"format": "pt"})
 

@@ -114,3 +114,22 @@ def test_a_layer_that_discards_its_cache_for_several_tokens_is_refused():
     assert torch.equal(dropped, alone) and not torch.equal(model(x[:, 4:5], cache), alone[:, :1])
     with pytest.raises(InputError, match=r"the recurrent layer layer \(Discarding\).*its forward takes cache"):
         wrap(model)
+
+
+def test_a_model_without_recurrence_is_refused():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model = LlamaForCausalLM(
+        LlamaConfig(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=32)
+    )
+    with pytest.raises(InputError, match="no recurrent layer"):
+        wrap(model)
+
+
+@pytest.mark.parametrize("name", ["Lfm2", "Lfm2Moe", "Lfm3"])
+def test_a_model_of_short_convolutions_alone_is_told_that_it_has_no_recurrent_state(name):
+    tiny = next(tiny for tiny in TINY_MODELS if tiny.name == name)
+    if not tiny.installed:
+        pytest.skip(f"the installed transformers has no {name}")
+    with pytest.raises(InputError, match=rf"{name}ForCausalLM has no recurrent state: the short convolution model"):
+        wrap(build_tiny_model(tiny))

@@ -1,0 +1,119 @@
+"""load(): what lies in a directory is what runs, and a damaged one is refused in a sentence."""
+
+import pickle
+
+import pytest
+import torch
+
+from lengthen import load, wrap
+from lengthen.errors import InputError
+from lengthen.models import is_wrapped, tokenizer_for
+from lengthen.models.agreement import relative_error
+from lengthen.models.loading import configuration_of, dtype_named, load_library_model
+from lengthen.models.tiny_models import TINY_MODELS, build_tiny_model
+from tests.conftest import tiny_mamba2
+from tests.models.mamba_ssm_checkpoints import FIRST, config, random_weights, write
+
+
+@pytest.mark.parametrize(
+    "spoil, match",
+    [
+        ("missing", "does not exist"),
+        ("config", "config.json"),
+        ("weights", "cannot be loaded"),
+        ("tensor", "lack"),
+        ("vocabulary", r"weight in .*model has shape \(256, 32\), but config.json says \(300, 32\)"),
+    ],
+)
+def test_a_damaged_model_directory_is_a_sentence(tmp_path, spoil, match):
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "model"
+    tiny_mamba2().save_pretrained(folder)
+    if spoil == "missing":
+        folder = tmp_path / "nothing"
+    elif spoil == "config":
+        (folder / "config.json").unlink()
+    elif spoil == "vocabulary":
+        settings = (folder / "config.json").read_text().replace('"vocab_size": 256', '"vocab_size": 300')
+        (folder / "config.json").write_text(settings)
+    elif spoil == "weights":
+        (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:2000])
+    else:
+        tensors = load_file(folder / "model.safetensors")
+        tensors.pop("backbone.layers.1.mixer.A_log")
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=match):
+        load(folder)
+
+
+def test_a_mixture_of_experts_loads_and_runs_in_float64(tmp_path):
+    model = build_tiny_model(next(tiny for tiny in TINY_MODELS if tiny.name == "Jamba"))
+    model.save_pretrained(tmp_path)
+    ids = torch.randint(64, (3, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert relative_error(load(tmp_path, dtype="float64")(ids).logits, wrap(model)(ids).logits) < 1e-5
+
+
+class Payload:
+    """What a pickle may hold instead of weights."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("library", ["transformers", "mamba_ssm"])
+def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(tmp_path, library):
+    model, ran = tmp_path / "model", tmp_path / "ran"
+    tiny_mamba2().save_pretrained(model)
+    (model / "model.safetensors").unlink()
+    if library == "transformers":
+        torch.save({"weight": Payload(ran)}, model / "pytorch_model.bin")
+    else:
+        (model / "config.json").write_text('{"d_model": 32, "n_layer": 2, "ssm_cfg": {"layer": "Mamba2"}}')
+        (model / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": Payload(ran)}, protocol=4))
+    with pytest.raises(InputError, match="nothing else is read from a pickle, which may run code") as caught:
+        load(model)
+    assert not ran.exists() and "weights_only" not in str(caught.value)
+
+
+def test_the_vocabulary_of_a_mamba_ssm_checkpoint_may_be_bytes(tmp_path):
+    assert tokenizer_for(write(tmp_path / "bytes", config(FIRST), random_weights(FIRST))) == "bytes"
+    large = config(FIRST, vocab_size=1000)
+    with pytest.raises(InputError, match="holds no tokenizer"):
+        tokenizer_for(write(tmp_path / "large", large, random_weights(large)))
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (255, "holds no tokenizer, and its vocabulary of 255 ids is too small for bytes"),
+        (321, "save one beside the model"),
+    ],
+)
+def test_only_a_vocabulary_near_256_ids_is_taken_for_bytes(tmp_path, size, message):
+    tiny_mamba2(vocab_size=size).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=message):
+        tokenizer_for(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert tokenizer_for(tmp_path) == str(tmp_path)
+    assert tokenizer_for("owner/name") == "owner/name"
+
+
+def test_a_dtype_goes_by_its_name(tmp_path):
+    assert dtype_named("bf16") == dtype_named("bfloat16") == dtype_named(torch.bfloat16) == torch.bfloat16
+    assert dtype_named(None) == dtype_named("auto") == "auto"
+    with pytest.raises(InputError, match=r"^dtype 'float8' is unknown; choose float32,"):
+        dtype_named("float8")
+    tiny_mamba2().to(torch.bfloat16).save_pretrained(tmp_path)
+    assert load(tmp_path).dtype == torch.bfloat16 and load(tmp_path, dtype="float32").dtype == torch.float32
+
+
+def test_a_loaded_model_is_wrapped_and_evaluates_and_the_library_s_is_left_alone(tmp_path):
+    tiny_mamba2().save_pretrained(tmp_path)
+    model, plain = load(tmp_path), load_library_model(tmp_path)
+    assert is_wrapped(model) and not model.training and not is_wrapped(plain) and not plain.training
+    assert configuration_of(tmp_path).to_dict() == plain.config.to_dict()
