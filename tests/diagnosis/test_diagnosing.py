@@ -10,9 +10,8 @@ import torch
 from lengthen import diagnose, wrap
 from lengthen.diagnosis.confidence import mean_and_stderr, t_975
 from lengthen.diagnosis.position_loss import IntervalSums, bucket_intervals
-from lengthen.diagnosis.verdict import break_point, sentence
 from lengthen.errors import InputError
-from lengthen.results import Bucket, Diagnosis
+from lengthen.results import Diagnosis
 from tests.conftest import tiny_mamba2
 
 
@@ -54,30 +53,6 @@ def test_mean_and_stderr():
     assert math.isnan(mean_and_stderr(values[:1])[1]) and mean_and_stderr(np.array([1.0, math.inf]))[0] == math.inf
 
 
-def curve(*excesses, stderr=0.005, n=16):
-    edges = [0, 64, 128, 256, 512, 1024]
-    return [Bucket(a, b, 2 + e, 0.01, 2.0, 0.01, e, stderr, n) for a, b, e in zip(edges, edges[1:], excesses)]
-
-
-@pytest.mark.parametrize(
-    "buckets, point",
-    [
-        (curve(0, 0, 0, 0, 0), None),
-        (curve(0, 0, 0.1, 0.2, 0.5), 128),
-        (curve(0, 0.5, 0.1, 0.0, 0.5), 512),  # it fell back once: only the last stretch counts
-        (curve(0, 0, 0.1, 0.2, 0.0), None),
-        (curve(0, 0, 0, 0.015, 0.019), None),  # below 2 % of perplexity
-        (curve(0, 0, 0, 0.1, 0.1, stderr=0.06), None),  # not sure
-        (curve(0.5, 0, 0, 0, 0), None),  # within the training context
-        (curve(0, 0, 0, 0, math.inf), 512),
-        (curve(0, 0, 0, 0, math.nan), 512),
-    ],
-)
-def test_break_point(buckets, point):
-    assert break_point(buckets, 64) == point
-    assert ("Fails" in sentence(buckets, 64, point, 16, 1024)) == (point is not None)
-
-
 def independent_losses(model, tokens):
     with torch.no_grad():
         logits = model(torch.as_tensor(tokens[:, :-1])).logits.double()
@@ -103,20 +78,6 @@ def test_buckets_equal_an_independent_computation():
     assert [(p.start, p.end) for p in found.positions] == [(88, 100), (1792, 2048)]
     assert {s.position for s in found.states} == {32, 64, 128, 256, 512, 1024, 2048}
     assert len(found.states) == 7 * 2 * 4
-
-
-def test_state_spread_equals_the_state():
-    model = wrap(tiny_mamba2())
-    tokens = np.random.default_rng(0).integers(256, size=(16, 65))
-    found = diagnose(model, tokens, train_context=32, max_length=64)
-    with torch.no_grad():
-        state = model(torch.as_tensor(tokens[:, :32])).final_state
-    for entry in (s for s in found.states if s.position == 32):
-        head = state.tensors[entry.layer][entry.tensor][:, entry.head].double()
-        assert entry.mean == pytest.approx(float(head.mean()), abs=1e-9)
-        assert entry.std == pytest.approx(float(head.std(unbiased=False)), rel=1e-6)
-        assert entry.norm == pytest.approx(float(head.flatten(1).norm(dim=1).square().mean().sqrt()), rel=1e-6)
-        assert entry.largest == pytest.approx(float(head.abs().max()), rel=1e-6)
 
 
 def test_with_few_sequences_no_break_point_is_claimed():

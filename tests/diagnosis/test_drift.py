@@ -4,11 +4,9 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
 from lengthen import stream
 from lengthen.diagnosis.drift import LEVEL, training_states, window_statistics
-from lengthen.diagnosis.forgetting import forgetting_times
 from lengthen.diagnosis.states import head_statistics
 from lengthen.errors import InputError
 from lengthen.training import Mamba2Recipe
@@ -79,31 +77,3 @@ def test_the_same_seed_gives_the_same_limits(slow, shown):
 def test_too_few_windows_are_refused(slow):
     with pytest.raises(InputError, match="fewer than 64 windows"):
         training_states(slow, TOKENS[:, : 3 * T + 1], T)
-
-
-def test_forgetting_times_are_those_of_explicit_decays():
-    """Where the step does not depend on the input, a head forgets over 1 / (step A) tokens."""
-    model = untrained(0.5, 16.0)
-    with torch.no_grad():
-        for layer in model.backbone.layers:
-            layer.mixer.in_proj.weight[-layer.mixer.num_heads :] = 0
-    found = forgetting_times(model, TOKENS, T)
-    mixers = [layer.mixer for layer in model.backbone.layers]
-    expected = [
-        1 / float(rate)
-        for mixer in mixers
-        for rate in torch.nn.functional.softplus(mixer.dt_bias.detach()) * mixer.A_log.detach().exp()
-    ]
-    assert [f.tokens for f in found] == pytest.approx(expected, rel=0.03)  # float32 sees the slowest lose 5 % in 4 T
-    assert [(f.layer, f.head) for f in found[:4]] == [("backbone.layers.0.mixer", head) for head in range(4)]
-    assert min(expected) < T < max(expected) and all(f.stderr < 0.03 * f.tokens for f in found)
-
-
-def test_what_never_decays_has_no_forgetting_time():
-    model = untrained(1e-12, 1e-12)
-    assert all(f.tokens is None for f in forgetting_times(model, TOKENS, T))
-
-
-def test_forgetting_needs_two_training_contexts(slow):
-    with pytest.raises(InputError, match="past 32 positions"):
-        forgetting_times(slow, TOKENS[:, : 2 * T], T)

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 
@@ -10,12 +9,12 @@ from lengthen import diagnose
 from lengthen.cli import main
 from lengthen.cli.run_folders import DIAGNOSIS_CHECKPOINT
 from lengthen.diagnosis import checkpoint
-from lengthen.diagnosis.checkpoint import Checkpoint
 from lengthen.errors import InputError
 from lengthen.models import wrap
 from lengthen.models.tiny_models import TINY_MODELS, build_tiny_model
 from lengthen.streaming import generate
 from lengthen.training import Mamba2Recipe
+from tests.diagnosis.test_checkpoint import Stopped
 
 T, LENGTH = 16, 1024
 
@@ -32,10 +31,6 @@ def tokens(model):
     written, _ = generate(model, first, T - 1)
     windows = torch.cat([first, written], 1).view(16, LENGTH)
     return torch.cat([windows, windows[:, :1]], 1).numpy()
-
-
-class Stopped(Exception):
-    pass
 
 
 class Recorded(list):
@@ -92,25 +87,6 @@ def test_a_hybrid_goes_on_too_from_the_start_of_a_pass(tokens, tmp_path, monkeyp
     with pytest.raises(Stopped):
         run(hybrid, short, tmp_path / "c", max_length=128, progress=Recorded(4))
     assert run(hybrid, short, tmp_path / "c", max_length=128, resume=True).to_json() == whole.to_json()
-
-
-def test_a_checkpoint_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
-    saved = Checkpoint(tmp_path / "c", {"a": 1})
-    saved.save("pass", 8, {"x": np.arange(3)}, {})
-
-    def stop(*_, **__):
-        raise Stopped
-
-    with monkeypatch.context() as patch:
-        patch.setattr(np, "savez", stop)
-        with pytest.raises(Stopped):
-            saved.save("pass", 16, {"x": np.arange(5)}, {})
-    again = Checkpoint(tmp_path / "c", {"a": 1}, resume=True)
-    assert again.load("pass").position == 8
-    again.save("pass", 16, {"x": np.arange(5)}, {})
-    found = again.load("pass")
-    assert found.position == 16 and found.arrays["x"].tolist() == [0, 1, 2, 3, 4]
-    assert [p.name for p in (tmp_path / "c").glob("pass-*")] == ["pass-16"]
 
 
 def test_the_command_goes_on_with_resume_alone(tmp_path, monkeypatch, capsys):
