@@ -26,7 +26,6 @@ from lengthen.kernels import (
     selective_scan_reference,
     ssd_reference,
 )
-from lengthen.kernels.dispatch import Form, choose_form, portable_only
 from tests.kernels.recurrence_comparison import assert_agrees, errors
 from tests.kernels.test_gated_delta_rule import make as make_delta_rule
 from tests.kernels.test_gated_linear_attention import make as make_gla
@@ -293,17 +292,6 @@ def test_a_library_that_does_not_import_is_passed_over(monkeypatch: pytest.Monke
     assert cuda_libraries.ssd_kernel(torch.zeros(1, 1, 1, 16), torch.zeros(1, 1, 1, 16)) is None
     assert cuda_libraries.selective_scan_kernel(torch.zeros(1, 3, 4), torch.zeros(4, 2), None, None) is None
     forget()
-
-
-def test_one_function_chooses_the_form() -> None:
-    on_gpu = types.SimpleNamespace(is_cuda=True, is_cpu=False, dtype=torch.bfloat16)
-    assert choose_form(on_gpu, None, compiled_function="ssd_forward", cuda_library=True) is Form.CUDA_LIBRARY
-    assert choose_form(on_gpu, compiled_function="ssd_forward") is Form.PORTABLE
-    assert choose_form(torch.zeros(1).double(), compiled_function="ssd_forward") is Form.PORTABLE
-    assert choose_form(torch.zeros(1), compiled_function="no_such_function") is Form.PORTABLE
-    with portable_only():
-        assert choose_form(on_gpu, compiled_function="ssd_forward", cuda_library=True) is Form.PORTABLE
-        assert choose_form(torch.zeros(1), compiled_function="ssd_forward") is Form.PORTABLE
 
 
 @pytest.mark.parametrize(
