@@ -12,8 +12,6 @@ from lengthen.reporting.terminal import show
 from lengthen.results import TaskStudy
 from lengthen.studies import LESSONS
 from lengthen.studies.learning import _samples, run_lesson
-from lengthen.studies.own_words import START, own_tokenizer
-from lengthen.tasks.codec import Codec
 from lengthen.training import Mamba2Recipe
 
 SMALL = {
@@ -65,13 +63,6 @@ def test_long_stories_are_one_to_four_windows_and_end_with_the_answer():
     assert all((target[:-1] == -100).all() and target[-1] >= 0 for target in asked)
     plain = _samples(lesson, 0)
     assert set(plain.lengths.tolist()) == {T} and plain.documents == lesson.samples
-
-
-def test_places_people_and_digits_are_single_tokens_after_a_start_mark():
-    codec = Codec(own_tokenizer("babilong-qa1"))
-    assert len(codec.encode(" library")) == len(codec.encode(" Anna")) == 1
-    assert len(codec.encode("97")) == 2 and codec.decode(codec.encode("A key: 97.")) == "A key: 97."
-    assert codec.before.tolist() == codec.encode(START).tolist()
 
 
 def test_the_command_shows_and_keeps_the_lesson(capsys, monkeypatch, tmp_path):

@@ -11,10 +11,8 @@ from lengthen.results import Study
 from lengthen.studies import STUDIES, study
 from lengthen.studies.cells import StudyCell
 from lengthen.studies.settings import Base, Setting, StudyPlan
-from lengthen.studies.study_interventions import intervention_of
 from lengthen.studies.studying import run_study
 from lengthen.training import Mamba2Recipe
-from lengthen.training.running import wants_lanes
 
 BASE = Base(Mamba2Recipe(width=16, layers=1, head_dim=16, state_size=8), train_context=16, rows=4, steps=4)
 PLAN = StudyPlan(
@@ -92,18 +90,6 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path):
     assert "nan" in row.failed[0] and math.isnan(row.far.mean)
     cell = next(path for path in tmp_path.glob("zero-*.json"))
     assert json.loads(cell.read_text())["far"] is None and StudyCell.load(cell).failed == row.failed[0]
-
-
-def test_each_cell_has_a_name_of_its_own_and_each_intervention_can_be_made():
-    settings = {s for plan in STUDIES.values() for s in plan.all_settings()}
-    assert len({s.key(seed) for s in settings for seed in (0, 1)}) == 2 * len(settings)
-    assert len({s.base.key(0) for s in settings}) == len({s.base for s in settings})
-    for plan in STUDIES.values():
-        controls = [s for s in plan.settings.values() if s.intervention == "zero"]
-        assert controls and {s.control for s in plan.settings.values()} <= set(controls), plan.name
-    for text in {s.intervention for s in settings}:
-        made = intervention_of(text, 0)
-        assert wants_lanes(made) == ("tbptt" in text)
 
 
 def test_the_command_shows_and_keeps_the_study(capsys, monkeypatch, tmp_path):
