@@ -56,7 +56,7 @@ def fresh_like(tensor: Tensor, *, shape: Sequence[int] | None = None, dtype: tor
     A large one on a CPU lies in memory kept from an output that is gone: to touch new pages costs more than an
     elementwise recurrence, and malloc hands large memory back to the system each time.
     """
-    shape, dtype = shape or tensor.shape, dtype or tensor.dtype
+    shape, dtype = tensor.shape if shape is None else shape, dtype or tensor.dtype
     bytes_needed = math.prod(shape) * dtype.itemsize
     # A tensor of another type stands for a real one while a function is traced.
     if compiled is None or type(tensor) is not Tensor or not tensor.is_cpu or bytes_needed <= _HUGE_PAGE:
