@@ -1,7 +1,9 @@
 """Which form of a recurrence runs: what decides it, and what is said where no kernel was built."""
 
+import re
 import types
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,6 +27,13 @@ def test_kernels_run_where_all_that_is_given_is_on_a_cpu_and_of_their_types(dtyp
     assert form_of(one, None, torch.zeros(1)) is Form.COMPILED
     for other in (one.double(), one.half(), one.to("meta")):
         assert form_of(one, None, other) is Form.PORTABLE
+
+
+@needs_the_extension
+def test_every_function_that_an_operator_names_was_built() -> None:
+    sources = Path(dispatch.__file__).parent.glob("*.py")
+    named = {name for path in sources for name in re.findall(r'compiled_function="(\w+)"', path.read_text())}
+    assert len(named) >= 6 and all(hasattr(dispatch.compiled, name) for name in named)
 
 
 @needs_the_extension

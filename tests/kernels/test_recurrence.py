@@ -32,30 +32,32 @@ def one_by_one(log_decay: Tensor, write: Tensor, state: Tensor) -> Tensor:
     return torch.stack(states)
 
 
-def make(positions: int, decay_shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+def make(positions: int, decay_shape: tuple[int, ...], size: float) -> tuple[Tensor, Tensor, Tensor]:
     g = torch.Generator().manual_seed(positions)
-    log_decay = -torch.rand(positions, *decay_shape, generator=g)
+    log_decay = -size * torch.rand(positions, *decay_shape, generator=g)
     log_decay[positions // 2] = -torch.inf
     return log_decay, torch.randn(positions, 2, 3, generator=g), torch.randn(2, 3, generator=g)
 
 
 @pytest.mark.parametrize("positions", [1, 2, 37, CHUNK])
 @pytest.mark.parametrize("decay_shape", [(2, 3), (2, 1), (1, 1)])
+@pytest.mark.parametrize("size", [1e-7, 1.0, 2000.0])
 def test_a_chunk_is_the_recurrence_one_by_one_forward_and_backward(
-    positions: int, decay_shape: tuple[int, ...]
+    positions: int, decay_shape: tuple[int, ...], size: float
 ) -> None:
-    log_decay, write, state = make(positions, decay_shape)
+    log_decay, write, state = make(positions, decay_shape, size)
     start = state.double().requires_grad_()
-    expected = one_by_one(log_decay.double(), write.double().requires_grad_(), start)
-    assert max(errors(scan_chunk(log_decay, write, state), expected)) < 1e-6
+    expected = one_by_one(log_decay.double(), write.double(), start)
+    torch.testing.assert_close(scan_chunk(log_decay, write, state), expected.float(), rtol=1e-5, atol=1e-6)
 
-    own, after = torch.randn_like(write), torch.randn_like(state)
+    _, own, after = make(positions + 1, decay_shape, size)
+    own = own[1:]
     leaf = write.double().requires_grad_()  # what reaches a write is what reaches the state it makes
     states = one_by_one(log_decay.double(), leaf, start)
     total = (own.double() * states).sum() + (after.double() * states[-1]).sum()
     wanted = torch.autograd.grad(total, (leaf, start))
     for found, gradient in zip(scan_chunk_backward(log_decay, own, after), wanted):
-        assert max(errors(found, gradient)) < 1e-6
+        torch.testing.assert_close(found, gradient.float(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_decay_very_near_one_loses_no_digits_over_many_chunks() -> None:
@@ -103,6 +105,16 @@ def test_outputs_are_contiguous_whatever_the_inputs_are_and_empty_for_those_left
     for shape in ((7, 1), ()):
         assert fresh_like(half, shape=shape, dtype=torch.float64).shape == shape
     assert fresh_like(half, shape=(2,), dtype=torch.float64).dtype == torch.float64
+
+
+@pytest.mark.parametrize("rows", [3, 2**20 + 1])
+def test_a_fresh_output_is_contiguous_and_shares_no_memory_with_another(rows: int) -> None:
+    like = torch.zeros(2, rows).t()
+    first, second = fresh_like(like), fresh_like(like)
+    assert first.shape == (rows, 2) and first.is_contiguous()
+    first.fill_(1)
+    second.fill_(2)
+    assert (first == 1).all() and (second == 2).all()
 
 
 @pytest.mark.parametrize(("save", "kept"), [(True, 3), (False, 0)])
