@@ -60,3 +60,16 @@ def test_fla_s_pure_form_is_taken_from_its_file_without_importing_the_package():
     assert callable(fla_naive("gla").naive_recurrent_gla)
     with pytest.raises(InputError, match=r"^The installed fla has no pure PyTorch form of nothing;"):
         fla_naive("nothing")
+
+
+def test_a_step_of_both_differentiates_the_sum_of_the_output():
+    reached = []
+
+    def function(x):
+        y = x.square()
+        y.register_hook(lambda gradient: reached.append(gradient.tolist()))
+        return y
+
+    for step in steps(case(BOTH), function, function, [torch.arange(3.0)]):
+        step()
+    assert reached == [[1, 1, 1]] * 2

@@ -43,11 +43,8 @@ def test_a_base_is_trained_and_its_weights_are_there_whole(folder):
 
 def test_the_base_itself_is_judged_without_training_and_an_arm_is_another_model(folder):
     before, arm = cell_of(Setting(BASE).before, folder), cell_of(Setting(BASE, steps=3), folder)
-    assert (
-        before.failed is None
-        and before.n == 16
-        and before.setting == json.loads(json.dumps(Setting(BASE).before.describe()))
-    )
+    assert before.failed is None and before.n == 16
+    assert before.setting == json.loads(json.dumps(Setting(BASE).before.describe()))
     assert all(math.isfinite(x) and x > 1 for x in (before.in_context, before.far, before.own_reset))
     assert arm.in_context != before.in_context and arm.seconds > 0
     again = cell_of(Setting(BASE, steps=3), folder)
@@ -68,3 +65,28 @@ def test_weights_half_written_never_stand_under_their_name(tmp_path, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         keep_weights(BASE.recipe.build(0), tmp_path / "base.safetensors")
     assert not (tmp_path / "base.safetensors").exists()
+
+
+def test_as_many_sequences_are_judged_as_their_tokens_allow(folder, monkeypatch):
+    monkeypatch.setattr(cells, "JUDGED_TOKENS", 20 * 64 * BASE.train_context)
+    assert cell_of(Setting(BASE).before, folder).n == 20
+
+
+def test_an_arm_s_windows_come_in_another_order_under_another_seed():
+    first, again, other = (BASE.recipe.build(0) for _ in range(3))
+    for model, seed in ((first, 0), (again, 0), (other, 1)):
+        assert post_trained(model, Setting(BASE, "zero", 2), seed) is None
+    same, different = ([torch.equal(a, b) for a, b in zip(first.parameters(), m.parameters())] for m in (again, other))
+    assert all(same) and not all(different)
+
+
+def test_only_lanes_get_the_plays_in_sections(monkeypatch):
+    longest = {}
+
+    def run(model, corpus, intervention, *rest, **options):
+        longest[intervention.name] = int(corpus.lengths.max())
+
+    monkeypatch.setattr(cells, "run_training", run)
+    for text in ("tbptt", "state-passing"):
+        post_trained(BASE.recipe.build(0), Setting(BASE, text, 2), 0)
+    assert longest["tbptt"] == 64 * BASE.train_context + 1 < longest["state-passing"]

@@ -59,3 +59,8 @@ def test_the_base_is_one_cell_for_every_arm_and_has_no_control_of_its_own():
 @pytest.mark.parametrize("first, second", [({"a": 1, "b": 2}, {"b": 2, "a": 1})])
 def test_a_digest_does_not_depend_on_order(first, second):
     assert digest(first) == digest(second) != digest({"a": 1})
+
+
+def test_what_has_no_steps_is_held_against_itself():
+    untouched = Setting(intervention="state-passing", steps=0)
+    assert untouched.control == untouched.before and untouched.key(0).startswith("before-0-")

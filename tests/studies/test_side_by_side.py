@@ -3,21 +3,14 @@
 import os
 
 import pytest
-import torch
 
 from lengthen.studies.side_by_side import run_jobs, workers_for
-
-
-def write(path, text):
-    path.write_text(f"{text} {os.getpid()} {torch.get_num_threads()}")
-
-
-def fail(path):
-    raise ValueError(f"{path.name} failed")
+from tests.studies.jobs import fail, write, write_late
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_each_job_is_run_once_and_counted(workers, tmp_path):
+def test_each_job_is_run_once_on_one_thread_and_counted(workers, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # another process would take both
     told = []
     jobs = [(write, (tmp_path / str(i), f"job {i}")) for i in range(3)]
     run_jobs(jobs, workers, "write", lambda *now: told.append(now))
@@ -30,10 +23,11 @@ def test_each_job_is_run_once_and_counted(workers, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_an_error_is_raised_as_it_is(workers, tmp_path):
-    jobs = [(fail, (tmp_path / "first",)), (write, (tmp_path / "second", "")), (write, (tmp_path / "third", ""))]
+def test_an_error_is_raised_as_it_is_and_ends_what_has_not_begun(workers, tmp_path):
+    jobs = [(fail, (tmp_path / "first",)), *((write_late, (tmp_path / str(i),)) for i in range(20))]
     with pytest.raises(ValueError, match="first failed"):
         run_jobs(jobs, workers, "write", None)
+    assert len(list(tmp_path.iterdir())) < 20
 
 
 def test_nothing_to_do_is_done(tmp_path):

@@ -26,7 +26,9 @@ def test_a_short_chain_goes_through_fewer_windows_than_its_depth():
 
 
 def test_all_other_names_are_those_of_the_command_line():
-    assert type(intervention_of("fitted-noise", 0)) is type(intervention_named("fitted-noise", 0))
+    for text in ("fitted-noise", "random-noise:std=2.0", "state-passing:p_zero=0.5"):
+        assert intervention_of(text, 7).describe() == intervention_named(text, 7).describe()
+        assert intervention_of(text, 7).seed == 7
     with pytest.raises(InputError, match="no-such-states"):
         intervention_of("no-such-states", 0)
 
@@ -36,3 +38,15 @@ def test_one_lane_in_as_many_as_the_depth_starts_from_zero_at_each_step(depth):
     chain = intervention_of(f"short-chains:depth={depth}", 0)
     rows = Rows(torch.arange(2 * depth), torch.zeros(2 * depth, dtype=torch.bool), 7, 2 * depth, True, tokens=1)
     assert int(chain._from_zero(rows).sum()) == 2
+
+
+def test_no_lane_of_a_short_chain_is_always_zero_however_few_there_are():
+    zero = zero_state(wrap(tiny_mamba2(num_hidden_layers=1)), 1)
+    chain = intervention_of("short-chains:depth=2", 0)
+    sizes = []
+    for step in range(4):
+        rows = Rows(torch.arange(1), torch.zeros(1, dtype=torch.bool), step, 1, True, tokens=1)
+        given = chain.initial_state(rows, zero)
+        sizes.append(given.tensors["backbone.layers.0.mixer"]["recurrent"].max().item())
+        chain.observe(rows, given.map(lambda t, spec: t + 1))
+    assert sizes == [0, 1, 0, 1]
