@@ -56,6 +56,29 @@ def test_a_corpus_of_another_vocabulary_is_refused(model):
         judged(model, corpus)
 
 
+@pytest.mark.parametrize(
+    ("corpus", "message"),
+    [
+        (
+            load_corpus([np.arange(300, 340)], vocabulary_size=1000),
+            r"^The tokens run from 30\d to 3[123]\d, but the model",
+        ),
+        (load_corpus([np.zeros((40, 3), np.float32)]), r"^The data are float32 of shape \(2, 17, 3\), but a language"),
+    ],
+)
+def test_held_out_sequences_of_another_model_are_refused_too(model, corpus, message):
+    with pytest.raises(InputError, match=message):
+        judged(model, HeldOutSequences(corpus, length=18, count=2))
+
+
+def test_the_last_input_with_a_target_of_its_own_may_end_the_corpus(model):
+    inputs = np.arange(64).reshape(2, 32)
+    corpus = load_corpus([*inputs], targets=[*(255 - inputs)])
+    found = judged(model, corpus, length=32, n=2)
+    assert judged(model, found, length=32).shape == (2, 33)
+    assert np.array_equal(found.targets[:, 0:32], 255 - found[:, 0:32])
+
+
 def test_frames_are_for_a_module_that_takes_them():
     frames = np.random.default_rng(0).normal(size=(2, 40, 5)).astype(np.float32)
     assert judged(wrap(Regressor()), frames).shape == (2, 17, 5)

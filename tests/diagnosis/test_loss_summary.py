@@ -4,11 +4,13 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from lengthen import diagnose, wrap
 from lengthen.diagnosis.loss_summary import intervals_of
 from lengthen.diagnosis.position_loss import bucket_intervals
 from tests.conftest import tiny_mamba2
+from tests.test_frames import Predictor
 
 
 def test_the_figures_of_a_diagnosis():
@@ -39,3 +41,20 @@ def test_what_is_not_reached_is_not_told():
     found = diagnose(model, tokens, train_context=32, max_length=256, positions=[100, 300], drift=False, patching=False)
     assert found.far is None and found.own_reset is None and found.far_over_own_reset is None
     assert [p.position for p in found.positions] == [100] and found.max_length == 256
+
+
+@torch.no_grad()
+def test_losses_that_are_no_cross_entropy_are_told_as_they_are():
+    """Nothing is exponentiated, no token has a frequency, and the error of a ratio is that of its linearisation."""
+    model, frames = wrap(Predictor()), np.random.default_rng(0).normal(size=(16, 257, 5)).astype(np.float32)
+    found = diagnose(model, frames, train_context=4, drift=False, patching=False)
+    inputs, targets = torch.from_numpy(frames[:, :-1]), torch.from_numpy(frames[:, 1:])
+    losses = (model(inputs).predictions - targets).double().square().mean(-1).numpy()
+    windows = model(inputs.reshape(-1, 4, 5)).predictions.view(16, 256, 5)
+    reset = (windows - targets).double().square().mean(-1).numpy()
+    far, own = losses[:, 128:].mean(1), reset[:, 128:].mean(1)
+    assert found.loss == "mean squared error" and found.unigram is None
+    assert (found.far, found.own_reset) == pytest.approx((far.mean(), own.mean()), rel=1e-5)
+    ratio = far.mean() / own.mean()
+    assert found.far_over_own_reset == pytest.approx(ratio, rel=1e-5)
+    assert found.far_over_own_reset_stderr == pytest.approx((far - ratio * own).std(ddof=1) / 4 / own.mean(), rel=1e-3)

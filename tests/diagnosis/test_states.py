@@ -60,7 +60,11 @@ def test_one_entry_a_head_tells_all_rows_together():
     assert last.norm == pytest.approx(float(entries.norm(dim=1).square().mean().sqrt()))
 
 
-def test_a_state_that_overflowed_is_told_and_not_hidden():
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_a_state_that_overflowed_is_told_and_not_hidden(value):
+    """Its spread too is no number, least of all 0."""
     state = random_state()
-    state.tensors["second"]["vector"][0, 0] = math.inf
-    assert head_states(1, heads(state), head_statistics(state))[-1].largest == math.inf
+    state.tensors["second"]["vector"][0, 0] = value
+    with np.errstate(invalid="raise"):
+        last = head_states(1, heads(state), head_statistics(state))[-1]
+    assert last.largest == pytest.approx(value, nan_ok=True) and math.isnan(last.std)

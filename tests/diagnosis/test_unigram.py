@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from lengthen.data import HeldOutSequences, load_corpus
 from lengthen.diagnosis.unigram import unigram_loss
 
 
@@ -28,3 +29,11 @@ def test_a_token_that_appears_late_is_counted(monkeypatch):
     monkeypatch.setattr("lengthen.diagnosis.unigram.COLUMNS", 2)
     tokens = np.array([[0, 1, 1, 1, 300, 1, 300, 300, 300]])
     assert unigram_loss(tokens, 8) == pytest.approx(math.log(2))
+
+
+def test_targets_of_their_own_are_what_is_predicted():
+    """They end where their inputs do: after the last one there is nothing to be read."""
+    inputs, targets = np.arange(64).reshape(2, 32), np.arange(64).reshape(2, 32) % 4
+    sequences = HeldOutSequences(load_corpus([*inputs], targets=[*targets]), length=32, count=2)
+    assert unigram_loss(sequences, 32) == pytest.approx(math.log(4))
+    assert unigram_loss(sequences, 3) == pytest.approx(math.log(3))

@@ -68,3 +68,18 @@ def test_the_chunk_of_least_entropy_is_answered_from(model):
         for layer, named in expected.tensors.items():
             for name, t in named.items():
                 assert relative_error(found[i].tensors[layer][name], t) < 1e-5
+
+
+@torch.no_grad()
+def test_a_chunk_after_which_nothing_is_a_number_is_not_answered_from():
+    model, ids = wrap(tiny_mamba2()), np.arange(20)
+    model.backbone.embeddings.weight[3] = torch.nan
+    prompt = Prompt(ids, np.array([0]), (), introduced=2, asked=2)
+    rows = chunks_of(prompt, hook(12))
+    assert len(rows) == 2 and 3 in rows[0]
+    with method_of("oprm:chunk=12").fit(model).apply(model):
+        ((members, state),) = states_to_answer_from(model, [prompt])
+    expected = model(torch.from_numpy(rows[1])[None, :-1]).final_state
+    assert members == [0]
+    for layer, named in expected.tensors.items():
+        assert all(relative_error(state.tensors[layer][name], t) < 1e-5 for name, t in named.items())

@@ -1,16 +1,20 @@
 """lm-eval's tasks by name: run from end to end, and what they lack told in a sentence."""
 
+import sys
+from importlib.util import find_spec
+
 import pytest
+from transformers import AutoTokenizer
 
 from lengthen.errors import InputError
 from lengthen.models import wrap
-from lengthen.tasks import evaluate
+from lengthen.tasks import evaluate, harness
 from lengthen.tasks import evaluating as evaluating_module
-from lengthen.tasks.harness import tokenizer_on_disk
+from lengthen.tasks.harness import task_folder, tokenizer_on_disk
 from tests.conftest import tiny_mamba2
 from tests.tasks.tokenizers_in_tests import trained
 
-pytest.importorskip("lm_eval", reason="lm-eval is an extra")
+with_lm_eval = pytest.mark.skipif(find_spec("lm_eval") is None, reason="lm-eval is an extra")
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +22,7 @@ def model():
     return wrap(tiny_mamba2(vocab_size=512))
 
 
+@with_lm_eval
 def test_prompts_are_measured_with_the_model_s_tokenizer(codecs, tmp_path):
     """Also where that is bytes, or an object that lies nowhere."""
     from lm_eval.tasks.ruler.common_utils import get_tokenizer
@@ -29,7 +34,6 @@ def test_prompts_are_measured_with_the_model_s_tokenizer(codecs, tmp_path):
     ):
         place = tokenizer_on_disk(given, str(tmp_path / str(count)))
         assert len(get_tokenizer(tokenizer=place)(text).input_ids) == count
-    assert tokenizer_on_disk("owner/name", str(tmp_path)) == "owner/name"
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +43,7 @@ def tokenizer(tmp_path_factory):
     return str(folder)
 
 
+@with_lm_eval
 @pytest.mark.acceptance
 @pytest.mark.parametrize("task", ["niah_single_1", "niah_multikey_2", "ruler_fwe"])
 def test_generated_tasks_run_from_end_to_end(model, tokenizer, monkeypatch, capfd, task):
@@ -54,6 +59,7 @@ def test_generated_tasks_run_from_end_to_end(model, tokenizer, monkeypatch, capf
     assert capfd.readouterr() == ("", "")
 
 
+@with_lm_eval
 @pytest.mark.parametrize(
     "task, sentence",
     [
@@ -75,6 +81,7 @@ def _broken(*_, **__):
     raise ValueError("The data\nset is gone.")
 
 
+@with_lm_eval
 @pytest.mark.parametrize(
     "runs, sentence",
     [
@@ -86,3 +93,24 @@ def test_what_a_task_lacks_is_a_sentence(model, tokenizer, monkeypatch, runs, se
     monkeypatch.setattr("lm_eval.simple_evaluate", runs)
     with pytest.raises(InputError, match=sentence):
         evaluate(model, ["lm-eval:niah_single_2"], lengths=[4096], n=1, tokenizer=tokenizer)
+
+
+def test_without_lm_eval_its_tasks_are_refused_with_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
+    monkeypatch.setattr(harness, "_folders", harness._folders.__wrapped__)
+    with pytest.raises(InputError, match=r"^lm-eval cannot be used \(.*\); install lengthen\[lm-eval\]\.$"):
+        task_folder("lm-eval:niah_single_1")
+
+
+@pytest.mark.parametrize("given", [None, "bytes"])
+def test_a_tokenizer_of_bytes_is_written_with_an_id_for_each(tmp_path, given):
+    text = "Où est Anna? 12345\n\n  Là."
+    written = AutoTokenizer.from_pretrained(tokenizer_on_disk(given, str(tmp_path)))
+    assert len(written(text).input_ids) == len(text.encode()) and len(written) == 256
+
+
+def test_a_tokenizer_that_lies_somewhere_stays_there(tmp_path):
+    assert tokenizer_on_disk("owner/name", str(tmp_path)) == "owner/name"
+    assert tokenizer_on_disk(tmp_path / "own", str(tmp_path)) == str(tmp_path / "own")
+    assert not any(tmp_path.iterdir())

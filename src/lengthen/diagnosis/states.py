@@ -55,7 +55,8 @@ def head_states(position: int, named: list[Head], statistics: Statistics) -> lis
     for head, rows in zip(named, statistics.swapaxes(0, 1)):
         mean, std, largest, norm = rows.T
         centre = mean.mean()
-        spread = np.sqrt(max(0.0, (std**2 + mean**2).mean() - centre**2))
+        with np.errstate(invalid="ignore"):  # of a state that overflowed
+            spread = np.sqrt(np.maximum(0.0, (std**2 + mean**2).mean() - centre**2))
         found.append(
             HeadState(
                 position, *head, float(centre), float(spread), float(np.sqrt((norm**2).mean())), float(largest.max())
