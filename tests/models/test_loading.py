@@ -112,8 +112,13 @@ def test_a_dtype_goes_by_its_name(tmp_path):
     assert load(tmp_path).dtype == torch.bfloat16 and load(tmp_path, dtype="float32").dtype == torch.float32
 
 
-def test_a_loaded_model_is_wrapped_and_evaluates_and_the_library_s_is_left_alone(tmp_path):
+@pytest.mark.parametrize("with_fla", [False, True])
+def test_a_loaded_model_is_wrapped_and_evaluates_and_the_library_s_is_left_alone(tmp_path, with_fla):
+    """Also where fla was imported, which takes over the automatic classes of its process."""
+    if with_fla:
+        pytest.importorskip("fla.models")
     tiny_mamba2().save_pretrained(tmp_path)
     model, plain = load(tmp_path), load_library_model(tmp_path)
     assert is_wrapped(model) and not model.training and not is_wrapped(plain) and not plain.training
-    assert configuration_of(tmp_path).to_dict() == plain.config.to_dict()
+    found, expected = configuration_of(tmp_path).to_dict(), plain.config.to_dict()
+    assert found | {"_name_or_path": str(tmp_path)} == expected

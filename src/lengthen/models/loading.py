@@ -106,8 +106,9 @@ def configuration_of(model: str | Path) -> PreTrainedConfig:
     if checkpoint_format(where) != "transformers":
         return read_config(where)
     import_fla_for(where)
+    kind = getattr(library_class(where), "config_class", AutoConfig)  # fla takes some over, where it is imported
     try:
-        return AutoConfig.from_pretrained(str(model))
+        return kind.from_pretrained(str(model))
     except Exception as error:
         raise InputError(f"The configuration of {model} cannot be read ({one_line(error)}).") from error
 
