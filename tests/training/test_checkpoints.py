@@ -44,8 +44,9 @@ def test_checkpoints_are_in_the_order_of_their_steps_and_the_last_are_kept(tmp_p
     (tmp_path / "checkpoint-best").mkdir()
     (tmp_path / "checkpoint-best" / checkpoints.MARKER).write_text("{}")
     assert names(tmp_path) == ["checkpoint-9", "checkpoint-10", "checkpoint-100"]
-    checkpoints.keep_last(tmp_path, 2)
-    assert names(tmp_path) == ["checkpoint-10", "checkpoint-100"]
+    for count, kept in ((5, 3), (2, 2), (0, 0)):
+        checkpoints.keep_last(tmp_path, count)
+        assert names(tmp_path) == ["checkpoint-9", "checkpoint-10", "checkpoint-100"][3 - kept :]
     assert (tmp_path / "checkpoint-best").exists()
 
 

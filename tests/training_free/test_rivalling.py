@@ -51,16 +51,17 @@ def test_the_control_arm_is_as_long_and_from_zero(folder, tmp_path):
     ):
         arm, out = load(folder / "model"), tmp_path / name
         post_train(arm, folder / "other.txt", train_context=T, steps=steps, intervention=intervention, rows=4, out=out)
-    for control, passed, why in (
-        ("passed", "zero", "starts from zero"),
-        ("zero", "longer", "steps 1 and .* 2; train both alike"),
-        ("zero", "mistyped", "mistyped holds no finished run"),
+    for control, passed, context, why in (
+        ("passed", "zero", T, "starts from zero"),
+        ("zero", "longer", T, "steps 1 and .* 2; train both alike"),
+        ("zero", "mistyped", T, "mistyped holds no finished run"),
+        ("zero", "passed", T // 2, rf"were trained at a context of {T}, but are to be held against one of {T // 2};"),
     ):
         with pytest.raises(InputError, match=why):
             rivals(
                 wrap(tiny_mamba2()),
                 folder / "text.txt",
-                train_context=T,
+                train_context=context,
                 max_length=L,
                 control=tmp_path / control,
                 post_trained=tmp_path / passed,

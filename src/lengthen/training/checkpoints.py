@@ -69,7 +69,8 @@ def remove(checkpoint: Path) -> None:
 
 def keep_last(folder: Path, count: int) -> None:
     """Deletes all complete checkpoints of a run folder but the last `count`."""
-    for checkpoint in checkpoints_in(folder)[:-count]:
+    found = checkpoints_in(folder)
+    for checkpoint in found[: max(0, len(found) - count)]:
         remove(checkpoint)
 
 

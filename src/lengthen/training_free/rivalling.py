@@ -106,7 +106,7 @@ def rivals(
                     progress=_of(progress, f"post-train {label}"),
                 )
             records[label] = TrainingRecord.load(place / "results" / "training.json")
-        _require_alike(records, arms)
+        _require_alike(records, arms, train_context)
         parameter = next(model.parameters())
         contestants = [Contestant(GIVEN, model)]
         for label, record in records.items():
@@ -127,8 +127,8 @@ def _trained(folder: Path) -> bool:
     return (folder / "results" / "training.json").exists() and (folder / "model").exists()
 
 
-def _require_alike(records: dict[str, TrainingRecord], arms: dict[str, Path]) -> None:
-    """Raises InputError where the control arm is none, or was trained longer or shorter than the other."""
+def _require_alike(records: dict[str, TrainingRecord], arms: dict[str, Path], train_context: int) -> None:
+    """Raises InputError where the control arm is none, or was trained longer or shorter than the other, or both at another T."""
     control, passed = records[CONTROL], records[PASSED]
     if control.intervention != Zero.name or passed.intervention == Zero.name:
         raise InputError(
@@ -141,6 +141,11 @@ def _require_alike(records: dict[str, TrainingRecord], arms: dict[str, Path]) ->
             raise InputError(
                 f"The control arm was trained with {what} {one} and {arms[PASSED]} with {other}; train both alike."
             )
+    if control.train_context != train_context:
+        raise InputError(
+            f"{arms[CONTROL]} and {arms[PASSED]} were trained at a context of {control.train_context}, but are to be held "
+            f"against one of {train_context}; give the context that they were trained at."
+        )
 
 
 def _of(progress: Stage | None, stage: str) -> Callable[[int, int], None] | None:
