@@ -58,14 +58,14 @@ def judged(model: nn.Module, fitted: FittedMethod | None, tokens: HeldOutSequenc
     at = [head_states(cut, named, carried.statistics[cut]) for cut in (train_context, length)]
     found = [
         HeadUnderMethod(
-            near.layer,
-            near.tensor,
-            near.head,
-            float(totals[near.layer][near.head]) if near.layer in totals else None,
-            near.norm,
-            far.norm,
+            inside.layer,
+            inside.tensor,
+            inside.head,
+            float(totals[inside.layer][inside.head]) if inside.layer in totals else None,
+            inside.norm,
+            beyond.norm,
         )
-        for near, far in zip(*at)
+        for inside, beyond in zip(*at)
     ]
     return Judged(reset.means()[:, 0], carried.sums.means()[:, 0], found)
 
