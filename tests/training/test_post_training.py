@@ -53,17 +53,3 @@ def test_the_rate_falls_to_zero_and_stays_where_the_end_is_not_known(tmp_path, p
     watched = {"watch": plays[1], "watch_steps": 2}
     record = post_train(model(), plays[0], steps="auto", out=tmp_path / "auto", **watched, **options)
     assert list(learning_rates(tmp_path / "auto").values()) == pytest.approx([1e-2] * record.steps)
-
-
-def test_a_model_that_reads_bytes_gets_no_tokenizer_and_a_folder_s_goes_beside_the_model(tmp_path):
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = Tokenizer(models.WordLevel({"<unk>": 0, "to": 1}, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>").save_pretrained(tmp_path / "words")
-    (tmp_path / "text.txt").write_text("to to to to to " * 40)
-    for tokenizer, saved in ((None, False), ("bytes", False), (tmp_path / "words", True)):
-        options = {"train_context": 8, "steps": 1, "rows": 4, "tokenizer": tokenizer, "out": tmp_path / "run"}
-        post_train(tiny_mamba2(), tmp_path / "text.txt", **options)
-        assert (tmp_path / "run" / "model" / "tokenizer.json").exists() == saved

@@ -15,7 +15,7 @@ from lengthen.data import LaneWindows, ShuffledWindows, load_corpus
 from lengthen.errors import InputError
 from lengthen.models import is_wrapped
 from lengthen.models.agreement import relative_error
-from lengthen.training import Optimisation, run_training
+from lengthen.training import Mamba2Recipe, Optimisation, pretrain, run_training
 from lengthen.training.running import wants_lanes, windows_for
 from tests.conftest import tiny_mamba2
 from tests.training.small_runs import FAST, learning_rates, weights
@@ -109,3 +109,23 @@ def test_the_record_says_how_the_run_was_made(tmp_path, plays):
     assert (record.model, record.steps, record.rows, record.train_context, record.seed) == ("tiny", 2, 4, 8, 5)
     assert record.configuration["intervention"] == TBPTT().describe()
     assert record.configuration["data"] == plays[0].fingerprint and record.configuration["config"] == how.config
+
+
+def test_a_folder_s_tokenizer_goes_beside_the_model_and_bytes_have_none(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "to": 1}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>").save_pretrained(tmp_path / "words")
+    (tmp_path / "text.txt").write_text("to to to to to " * 40)
+    tiny = Mamba2Recipe(width=16, layers=1, head_dim=8, state_size=4)
+    for tokenizer, saved in (("bytes", False), (tmp_path / "words", True), (None, False)):
+        options = {"train_context": 8, "steps": 1, "rows": 4, "tokenizer": tokenizer}
+        post_train(tiny_mamba2(), tmp_path / "text.txt", out=tmp_path / "post", **options)
+        pretrain(
+            tmp_path / "text.txt", recipe=tiny, out=tmp_path / "pre", **(options | {"tokenizer": tokenizer or "bytes"})
+        )
+        for run in ("post", "pre"):
+            assert (tmp_path / run / "model" / "tokenizer.json").exists() == saved
+            assert (tmp_path / run / "model" / "model.safetensors").exists()

@@ -15,7 +15,6 @@ from lengthen.interventions import Intervention, intervention_named
 from lengthen.models import load, tokenizer_for, wrap
 from lengthen.results import TrainingRecord
 from lengthen.streaming import Progress
-from lengthen.training.processes import process_share
 from lengthen.training.running import Optimisation, run_training
 from lengthen.training.watching import StreamedLoss, Watch, reached
 
@@ -48,9 +47,10 @@ def post_train(
 
     model: a directory, a hub name, or a model. data: what load_corpus takes, or a Corpus. train_context: T, the window.
     steps: optimiser steps, or "auto": as many as it takes (at most 2000, at a constant learning rate) until the far loss
-    on the watched text is no higher than that of the weights before with the state reset every T. intervention: a name (state-passing, tbptt, fitted-noise, random-noise, zero) or an object.
-    rows: windows a step. learning_rate: the peak, reached after `warmup` steps, then a cosine to 0; a tenth of
-    pre-training's is the paper's choice. out: the run folder (model/, metrics.jsonl, results/training.json).
+    on the watched text is no higher than that of the weights before with the state reset every T.
+    intervention: a name (state-passing, tbptt, fitted-noise, random-noise, zero) or an object. rows: windows a step.
+    learning_rate: the peak, reached after `warmup` steps, then a cosine to 0; a tenth of pre-training's is the paper's
+    choice. out: the run folder (model/, metrics.jsonl, results/training.json).
     config: further transformers.TrainingArguments. save_steps: steps between two checkpoints in `out`, of which the last
     two are kept. resume: go on exactly from the last of them, from the beginning where there is none.
     watch: held-out text whose loss in context and far is logged every `watch_steps` steps (see StreamedLoss).
@@ -81,7 +81,7 @@ def post_train(
         held_out = watch if isinstance(watch, Corpus) else load_corpus(watch, tokenizer or "bytes")
         probe = StreamedLoss(held_out, train_context, seed=seed)
         watching = Watch([probe], watch_steps, reached(probe.reset_loss(model)) if steps == "auto" else None)
-    record = run_training(
+    return run_training(
         model,
         corpus,
         chosen,
@@ -90,21 +90,8 @@ def post_train(
         seed=seed,
         out=out,
         name=name,
+        tokenizer=tokenizer,
         progress=progress,
         resume=resume,
         watch=watching,
     )
-    if out is not None and process_share()[0] == 0:
-        _save_tokenizer(tokenizer, Path(out) / "model")
-    return record
-
-
-def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Puts the tokenizer beside the model it was trained with, so that what reads the model reads text alike."""
-    if tokenizer is None or tokenizer == "bytes":
-        return
-    if isinstance(tokenizer, str | Path):
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(str(tokenizer), trust_remote_code=False)
-    tokenizer.save_pretrained(folder)

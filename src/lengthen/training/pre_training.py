@@ -133,6 +133,7 @@ def pretrain(
         seed=seed,
         out=out,
         name="pretrained",
+        tokenizer=tokenizer,
         progress=progress,
         resume=resume,
     )

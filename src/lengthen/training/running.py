@@ -87,17 +87,18 @@ def run_training(
     seed: int = 0,
     out: str | Path | None = None,
     name: str = "",
+    tokenizer: Any = None,
     progress: Progress | None = None,
     resume: bool = False,
     watch: Watch | None = None,
 ) -> TrainingRecord:
     """Trains the model in place and, where `out` is given, writes metrics.jsonl, model/ and results/training.json there.
 
+    tokenizer: a directory, a hub name or an object, written beside the model; None or "bytes" writes none.
     resume: go on from the last checkpoint in `out` (from the beginning where there is none), exactly as the run would
     have gone on: the model given is the one that the run began with. watch: probes whose findings are logged on the way,
-    and may end the run. Raises InputError for steps below 1, an option
-    transformers.TrainingArguments does not know, or a checkpoint that is damaged or of another run; RunError where the
-    loss is no longer finite, the disk is full, or another process ended.
+    and may end the run. Raises InputError for steps below 1, an option transformers.TrainingArguments does not know, or
+    a checkpoint that is damaged or of another run; RunError where the loss is no longer finite, the disk is full, or another process ended.
     """
     if optimisation.steps < 1:
         raise InputError(f"The number of steps is {optimisation.steps}; give at least 1.")
@@ -141,7 +142,7 @@ def run_training(
             trainer.train(resume)
         if out is not None:
             with named_if_lost():
-                _save_model(trainer, folder)
+                _save_model(trainer, tokenizer, folder)
         trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
         record = TrainingRecord(
             intervention=intervention.name,
@@ -172,12 +173,14 @@ def run_training(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _save_model(trainer: StateTrainer, folder: Path) -> None:
-    """Writes model/ whole or not at all: beside it first, then renamed."""
+def _save_model(trainer: StateTrainer, tokenizer: Any, folder: Path) -> None:
+    """Writes model/, the tokenizer in it, whole or not at all: beside it first, then renamed."""
     unfinished = folder / ".model.unfinished"
     try:
         with all_or_none(), writing("The trained model", folder):
             trainer.save_model(str(unfinished))
+            if trainer.is_world_process_zero():
+                _save_tokenizer(tokenizer, unfinished)
         if trainer.is_world_process_zero():
             shutil.rmtree(folder / "model", ignore_errors=True)
             unfinished.rename(folder / "model")
@@ -185,6 +188,17 @@ def _save_model(trainer: StateTrainer, folder: Path) -> None:
         if trainer.is_world_process_zero():
             shutil.rmtree(unfinished, ignore_errors=True)
     trainer.accelerator.wait_for_everyone()
+
+
+def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Puts the tokenizer beside the model it was trained with, so that what reads the model reads text alike."""
+    if tokenizer is None or tokenizer == "bytes":
+        return
+    if isinstance(tokenizer, str | Path):
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(str(tokenizer), trust_remote_code=False)
+    tokenizer.save_pretrained(folder)
 
 
 def _arguments(optimisation: Optimisation, folder: Path, seed: int, model: nn.Module) -> TrainingArguments:
