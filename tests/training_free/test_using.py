@@ -66,6 +66,24 @@ def test_lengths_that_a_method_does_not_depend_on_may_change_where_a_run_is_resu
         pytest.fail("a run went on under another setting")
 
 
+def test_a_resumed_run_does_not_go_on_under_a_fit_to_other_text(model, tmp_path, plays):
+    text, other, given = tmp_path / "text.txt", tmp_path / "other.txt", {"train_context": T, "length": L}
+    for path, low in ((text, 0), (other, 4096)):
+        path.write_bytes(bytes(plays[0].values[low : low + 4096].astype("uint8")))
+    with used(model, "decay-matching", streamed=True, kept=tmp_path / "kept", calibration=text, **given) as began:
+        assert began.data
+    for calibration in (text, None):
+        resumed = {"kept": tmp_path / "kept", "resume": True, "calibration": calibration, **given}
+        with used(model, "decay-matching", streamed=True, **resumed) as fitted:
+            assert fitted.data == began.data
+    with (
+        pytest.raises(InputError, match=f"length of {L}, on the calibration text given then; go on under it"),
+        used(model, "decay-matching", streamed=True, **(resumed | {"calibration": other})),
+    ):
+        pytest.fail("a run went on under a fit to another text")
+    assert fitted_for(model, "constant-delta", calibration=text, **given).data == ""
+
+
 def test_diagnose_and_evaluate_run_under_a_method(capsys, folder, tmp_path):
     fast = ["--no-remembrance", "--no-drift", "--no-patching", "--json"]
     _, plain, _ = run(capsys, *asked(folder, "diagnose", *fast))

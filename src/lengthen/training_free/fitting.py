@@ -37,7 +37,7 @@ NEEDS = {
     "lanes": "more than one lane for each sequence",
 }
 """What a method may need beyond the model: name -> in words."""
-FIT = ("train_context", "length", "tokens_read", "forwards", "seconds")
+FIT = ("train_context", "length", "data", "tokens_read", "forwards", "seconds")
 """What a fit tells of itself beside what it found out."""
 
 
@@ -47,7 +47,7 @@ class Calibration:
 
     train_context: T0. length: L. text: tokens int64 [n, T0 + 1], of no text that the method is chosen or judged by.
     long_text: tokens int64 [m, L + 1] of the same split, for methods that are fitted at the length in use.
-    seed: of random draws. tokens_read, forwards: tokens that were run for the fit, repetitions counted, in so many calls.
+    seed: of random draws. data: the fingerprint of the corpus that the texts are from. tokens_read, forwards: tokens that were run for the fit, repetitions counted, in so many calls.
     """
 
     train_context: int | None = None
@@ -55,6 +55,7 @@ class Calibration:
     text: Tensor | None = None
     long_text: Tensor | None = None
     seed: int = 0
+    data: str = ""
     tokens_read: int = field(default=0, init=False)
     forwards: int = field(default=0, init=False)
 
@@ -139,6 +140,7 @@ class Method(ABC):
             tensors,
             calibration.train_context,
             calibration.length,
+            calibration.data if {"calibration", "long-calibration", "gradients"} & self.needs else "",
             tokens_read=calibration.tokens_read - tokens,
             forwards=calibration.forwards - forwards,
             seconds=time.process_time() - began,
@@ -168,7 +170,7 @@ class FittedMethod:
     """A method fitted to one model's weights, and what the fit took.
 
     weights: their fingerprint. tensors: what was found out for this model. train_context, length, tokens_read, forwards:
-    as in Calibration. seconds: of CPU time.
+    as in Calibration. data: too, empty where no text was read. seconds: of CPU time.
     """
 
     method: Method
@@ -176,6 +178,7 @@ class FittedMethod:
     tensors: Mapping[str, Tensor]
     train_context: int | None
     length: int | None
+    data: str
     tokens_read: int
     forwards: int
     seconds: float

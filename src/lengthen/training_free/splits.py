@@ -65,7 +65,7 @@ def calibration_from(corpus: Corpus, method: Method, *, train_context: int, leng
 
     windows = rows(train_context, WINDOWS) if {"calibration", "gradients"} & method.needs else None
     long = rows(length, LONG_SEQUENCES) if "long-calibration" in method.needs else None
-    return Calibration(train_context, length, windows, long, seed)
+    return Calibration(train_context, length, windows, long, seed, corpus.fingerprint)
 
 
 def _sequences(corpus: Corpus, length: int, most: int, seed: int) -> HeldOutSequences:

@@ -78,6 +78,7 @@ def used(
     if began is not None and not _is_of(began, method, fit):
         lengths = [f"a {name.replace('_', ' ')} of {getattr(began, name)}" for name in _lengths_of(began)]
         told = f", fitted for {' and '.join(lengths)}" if lengths else ""
+        told += ", on the calibration text given then" if began.data else ""
         raise InputError(
             f"The run was begun under {began.method}{told}; go on under it, or start again without resuming."
         )
@@ -99,7 +100,12 @@ def _is_of(fitted: FittedMethod, method: str, given: Mapping[str, Any]) -> bool:
             and all(torch.equal(same.tensors[name], tensor) for name, tensor in fitted.tensors.items())
         )
     same_lengths = all(given.get(name) in (None, getattr(fitted, name)) for name in _lengths_of(fitted))
-    return fitted.method == method_of(method) and same_lengths
+    if fitted.method != method_of(method) or not same_lengths:
+        return False
+    text = given.get("calibration")
+    if text is None or not fitted.data:
+        return True
+    return load_corpus(text, given.get("tokenizer") or "bytes").fingerprint == fitted.data
 
 
 def _lengths_of(fitted: FittedMethod) -> list[str]:
