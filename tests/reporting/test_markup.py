@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from lengthen.reporting.markup import Markup, inline_script, join, json_script, tag
+from lengthen.reporting.markup import Markup, escaped, inline_script, join, json_script, tag
 from tests.reporting.example_results import HOSTILE
 from tests.reporting.outline import VOID, Outline
 
@@ -37,3 +37,8 @@ def test_data_come_back_as_they_were_and_cannot_end_their_element():
     assert json.loads(text) == document and not set("<>&") & set(text)
     with pytest.raises(ValueError, match="Out of range"):
         json_script("data", [math.nan])
+
+
+def test_a_percent_sign_stays_beside_its_number_but_in_what_is_escaped_by_the_caller():
+    assert tag("p", "from 1 % to 2 %") == "<p>from 1\N{NO-BREAK SPACE}% to 2\N{NO-BREAK SPACE}%</p>"
+    assert tag("pre", escaped("1 %"), title="2 %") == '<pre title="2 %">1 %</pre>'

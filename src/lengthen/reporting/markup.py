@@ -21,8 +21,10 @@ def escaped(content: Any) -> Markup:
 
 
 def join(*contents: Any) -> Markup:
-    """Contents one after the other."""
-    return Markup("".join(escaped(c) for c in contents))
+    """Contents one after the other; no line breaks between a number and its percent sign."""
+    return Markup(
+        "".join(c if isinstance(c, Markup) else escaped(c).replace(" %", "\N{NO-BREAK SPACE}%") for c in contents)
+    )
 
 
 def tag(name: str, /, *contents: Any, **attributes: Any) -> Markup:

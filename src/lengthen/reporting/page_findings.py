@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lengthen.reporting.charts import Entry, Figure
 from lengthen.reporting.legend import swatch
-from lengthen.reporting.markup import Markup, join, tag
+from lengthen.reporting.markup import Markup, escaped, join, tag
 from lengthen.reporting.model_card import certificate_markdown
 from lengthen.reporting.page_figures import figure_element
 from lengthen.reporting.page_tables import details, table_element
@@ -79,7 +79,7 @@ def certificates(findings: Findings, figures: dict[str, Figure]) -> Markup:
         for name, reason in findings.unpaired.items()
     ]
     tables = [table_element(table(c)) for c in findings.certificates]
-    cards = [tag("pre", certificate_markdown(c), class_="scroll", tabindex=0) for c in findings.certificates]
+    cards = [tag("pre", escaped(certificate_markdown(c)), class_="scroll", tabindex=0) for c in findings.certificates]
     return join(
         tag("ul", *items, class_="verdicts"),
         figure_element(figures.get("certificate")),
