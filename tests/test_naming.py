@@ -11,6 +11,8 @@ def test_settings_are_read_after_the_colon() -> None:
     assert name_and_settings("a:b=1, c = 0.5,d=True,e=cpu") == ("a", {"b": 1, "c": 0.5, "d": True, "e": "cpu"})
     with pytest.raises(InputError, match=r"^The setting 'b' of a has no value; write b=VALUE\.$"):
         name_and_settings("a:b")
+    with pytest.raises(InputError, match=r"^The setting b of a is given twice; keep one\.$"):
+        name_and_settings("a:b=5,b =6")
 
 
 @pytest.mark.parametrize(
@@ -21,19 +23,26 @@ def test_values_have_the_narrowest_type(text: str, value: object) -> None:
 
 
 def test_settings_are_held_against_their_types() -> None:
-    require_settings(
-        "a", {"share": 1, "device": "cpu", "on": True}, {"share": "float", "device": "str | None", "on": "bool"}
-    )
+    kinds = {"share": "float", "device": "str | None", "on": "bool", "kept": "int | None", "word": "str"}
+    require_settings("a", {"share": 1, "device": "cpu", "on": True, "kept": None, "word": "any"}, kinds)
+    require_settings("a", {"device": None, "kept": 3}, kinds)
     for settings, sentence in (
         ({"share": "half"}, r"^The setting share of a is 'half'; give a number\.$"),
         ({"on": "maybe"}, r"^The setting on of a is 'maybe'; give true or false\.$"),
         ({"on": 1}, r"^The setting on of a is 1; give true or false\.$"),
         ({"share": True}, r"^The setting share of a is true; give a number\.$"),
         ({"share": float("nan")}, r"^The setting share of a is nan; give a number\.$"),
+        ({"share": float("inf")}, r"^The setting share of a is inf; give a number\.$"),
+        ({"share": None}, r"^The setting share of a is None; give a number\.$"),
+        ({"share": [1]}, r"^The setting share of a is \[1\]; give a number\.$"),
+        ({"kept": "two"}, r"^The setting kept of a is 'two'; give a number\.$"),
+        ({"word": []}, r"^The setting word of a is \[\]; give a word\.$"),
+        ({"word": None}, r"^The setting word of a is None; give a word\.$"),
+        ({"device": 3}, r"^The setting device of a is 3; give a word\.$"),
         ({"shore": 1}, r"^a has no setting 'shore'; perhaps 'share' was meant\.$"),
     ):
         with pytest.raises(InputError, match=sentence):
-            require_settings("a", settings, {"share": "float", "on": "bool"})
+            require_settings("a", settings, kinds)
 
 
 def test_advice_names_the_nearest_or_all() -> None:

@@ -11,31 +11,39 @@ from lengthen.errors import InputError
 
 
 def name_and_settings(text: str) -> tuple[str, dict[str, Any]]:
-    """The name, and the settings as value_of() reads them. Raises InputError for a setting without a value."""
+    """The name, and the settings as value_of() reads them. Raises InputError for a setting without a value, or given twice."""
     name, _, rest = text.partition(":")
     settings = {}
     for item in filter(None, rest.split(",")):
         key, equals, value = item.partition("=")
         if not equals:
             raise InputError(f"The setting {item!r} of {name} has no value; write {key}=VALUE.")
+        if key.strip() in settings:
+            raise InputError(f"The setting {key.strip()} of {name} is given twice; keep one.")
         settings[key.strip()] = value_of(value.strip())
     return name.strip(), settings
 
 
 def require_settings(name: str, settings: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
-    """Raises InputError for a setting that is not among `kinds` (setting -> its type, as annotated), and where its type is
-    a number's for anything that is no number."""
+    """Raises InputError for a setting that is not among `kinds` (setting -> its type, as annotated: str, bool, a number's,
+    with None or without), and for a value of another type, or a number that is not finite."""
     for key, value in settings.items():
         if key not in kinds:
             raise InputError(f"{name} has no setting {key!r}; {advice(key, list(kinds))}.")
         kind = kinds[key]
-        if value is None or "str" in kind or (isinstance(value, bool) and "bool" in kind):
+        of = {part.strip() for part in kind.split("|")}
+        if value is None and "None" in of:
             continue
-        if isinstance(value, str | bool) or math.isnan(value) or kind == "bool":
+        if isinstance(value, bool):
+            suits = "bool" in of
+        elif isinstance(value, int | float):
+            suits = math.isfinite(value) and bool(of & {"int", "float"})
+        else:
+            suits = isinstance(value, str) and "str" in of
+        if not suits:
             told = str(value).lower() if isinstance(value, bool) else repr(value)
-            raise InputError(
-                f"The setting {key} of {name} is {told}; give {'true or false' if kind == 'bool' else 'a number'}."
-            )
+            wanted = "true or false" if "bool" in of else "a word" if "str" in of else "a number"
+            raise InputError(f"The setting {key} of {name} is {told}; give {wanted}.")
 
 
 def advice(given: str, known: list[str]) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, PythonBackend
 
 from lengthen.data import bundled_plays, load_corpus
-from lengthen.data.tokens import AGREEING_TOKENS, _agreement, make_encoder
+from lengthen.data.tokens import AGREEING_TOKENS, TokenizerEncoder, _agreement, make_encoder
 from lengthen.errors import InputError
+from tests.conftest import tiny_mamba2
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +56,7 @@ def test_long_documents_are_cut_into_windows_without_a_trace(
     monkeypatch.setattr("lengthen.data.tokens.WINDOW_CHARACTERS", 3000)
     monkeypatch.setattr("lengthen.data.tokens.OVERLAP_CHARACTERS", 900)
     long = text[:40_000].replace("the", "the" + unit)
-    texts = [text[:500], long, long[:3000], long[:3001], text[:100]]
+    texts = [text[:500], long, long[:3000], long[:3001], long[:9000], text[:100]]
     corpus = load_corpus(texts, tokenizer)
     for document, expected in enumerate(texts):
         assert corpus.document(document).tolist() == tokenizer(expected)["input_ids"]
@@ -91,9 +94,103 @@ def test_windows_are_joined_only_where_ids_and_places_agree() -> None:
     assert _agreement(0 * ids, 2 * starts, 0 * ids, 2 * starts + 2 * n + 1) is None
 
 
+@pytest.mark.parametrize("around", ["", "<s> $A </s>"])
+def test_what_is_put_around_a_text_is_told_for_an_alphabet_without_letters(around: str) -> None:
+    backend = Tokenizer(models.BPE({"A": 0, "C": 1, "G": 2, "T": 3, "<s>": 4, "</s>": 5}, []))
+    if around:
+        backend.post_processor = processors.TemplateProcessing(single=around, special_tokens=[("<s>", 4), ("</s>", 5)])
+    bases = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>")
+    before, after = TokenizerEncoder(bases).added()
+    assert (before.tolist(), after.tolist()) == (([4], [5]) if around else ([], []))
+    text = "GATTACA" * 40_000
+    assert load_corpus([text], bases).document(0).tolist() == bases(text)["input_ids"]
+
+
+class Slow(PythonBackend):
+    """A tokenizer without offsets: a letter is a token, and a class of its own puts tokens around a text."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(bos_token="<s>", eos_token="</s>", unk_token="<unk>", **options)
+
+    @property
+    def vocab_size(self) -> int:
+        return 30
+
+    def get_vocab(self) -> dict[str, int]:
+        return {"<unk>": 0, "<s>": 1, "</s>": 2, " ": 3} | {chr(97 + i): 4 + i for i in range(26)}
+
+    def _tokenize(self, text: str, **_: Any) -> list[str]:
+        return list(text)
+
+    def _convert_token_to_id(self, token: str) -> int:
+        return self.get_vocab().get(token, 0)
+
+    def _convert_id_to_token(self, index: int) -> str:
+        return {i: t for t, i in self.get_vocab().items()}[index]
+
+    def build_inputs_with_special_tokens(self, token_ids_0: list[int], token_ids_1: Any = None) -> list[int]:
+        return [1, *token_ids_0, 2]
+
+
+def test_a_tokenizer_without_offsets_takes_a_long_document_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lengthen.data.tokens.WINDOW_CHARACTERS", 100)
+    slow = Slow()
+    assert not slow.is_fast
+    before, after = TokenizerEncoder(slow).added()
+    assert (before.tolist(), after.tolist()) == ([1], [2])
+    text = "to be or not to be " * 30
+    corpus = load_corpus([text, "be"], slow)
+    assert corpus.document(0).tolist() == [1, *slow.convert_tokens_to_ids(list(text)), 2]
+    assert corpus.document(1).tolist() == [1, 5, 8, 2]
+
+
+def test_small_documents_are_tokenised_in_batches_of_bounded_size(
+    tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lengthen.data.tokens.BATCH_DOCUMENTS", 4)
+    monkeypatch.setattr("lengthen.data.tokens.WINDOW_CHARACTERS", 1000)
+    encoder = make_encoder(tokenizer)
+    batches: list[list[int]] = []
+    ids = encoder._ids
+    monkeypatch.setattr(encoder, "_ids", lambda texts: batches.append([len(t) for t in texts]) or ids(texts))
+    monkeypatch.setattr("lengthen.data.loading.make_encoder", lambda _: encoder)
+    load_corpus(["a" * 10] * 9 + ["a" * 600] * 3, tokenizer)
+    assert [b for b in batches if b != [1]] == [
+        [10] * 4,
+        [10] * 4,
+        [10, 600, 600],
+        [600],
+    ]  # [1] is the identity's probe
+
+
 def test_lone_surrogates_are_refused(tokenizer: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(InputError, match=r"^text 1 holds a lone surrogate \(U\+DC80\) at character 2"):
-        load_corpus(["ab", "ab\udc80"], tokenizer)
+    for of in (tokenizer, "bytes"):
+        with pytest.raises(InputError, match=r"^text 1 holds a lone surrogate \(U\+DC80\) at character 2"):
+            load_corpus(["ab", "ab\udc80"], of)
+
+
+def test_a_directory_without_a_tokenizer_or_with_code_of_its_own_is_refused(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_mamba2().save_pretrained(tmp_path / "bare")
+    with pytest.raises(InputError, match=r"holds no tokenizer|cannot be loaded"):
+        make_encoder(tmp_path / "bare")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    own, ran = tmp_path / "own", tmp_path / "ran"
+    tokenizer.save_pretrained(own)
+    settings = json.loads((own / "tokenizer_config.json").read_text())
+    settings |= {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", "own.Own"]}}
+    (own / "tokenizer_config.json").write_text(json.dumps(settings))
+    (own / "own.py").write_text(
+        f"open({str(ran)!r}, 'w')\nfrom transformers import PreTrainedTokenizerFast\n"
+        "class Own(PreTrainedTokenizerFast): pass\n"
+    )
+    try:
+        make_encoder(own)
+    except InputError as error:
+        assert "cannot be loaded" in str(error)
+    assert not ran.exists()
 
 
 def test_saved_tokenizer_is_loaded_from_its_directory(

@@ -1,5 +1,6 @@
 """load(): what lies in a directory is what runs, and a damaged one is refused in a sentence."""
 
+import json
 import pickle
 
 import pytest
@@ -80,6 +81,36 @@ def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(tmp_path, libr
     assert not ran.exists() and "weights_only" not in str(caught.value)
 
 
+CODE = """
+from pathlib import Path
+Path(__file__).parent.joinpath("ran").touch()
+Path({ran!r}).touch()
+from transformers import Mamba2Config, Mamba2ForCausalLM
+class OwnConfig(Mamba2Config):
+    model_type = "own"
+class OwnModel(Mamba2ForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+@pytest.mark.parametrize("read", [load, configuration_of, tokenizer_for])
+def test_a_checkpoint_s_own_code_runs_only_where_it_is_trusted(tmp_path, monkeypatch, read):
+    """Where trust is not spoken of, transformers asks on standard input."""
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    model, ran = tmp_path / "model", tmp_path / "ran"
+    tiny_mamba2().save_pretrained(model)
+    settings = json.loads((model / "config.json").read_text()) | {"model_type": "own"}
+    settings["auto_map"] = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    (model / "config.json").write_text(json.dumps(settings))
+    (model / "own.py").write_text(CODE.format(ran=str(ran)))
+    with pytest.raises(InputError):
+        read(model)
+    assert not ran.exists()
+    if read is load:
+        assert type(load(model, trust_remote_code=True)).__name__ == "OwnModel" and ran.exists()
+
+
 def test_the_vocabulary_of_a_mamba_ssm_checkpoint_may_be_bytes(tmp_path):
     assert tokenizer_for(write(tmp_path / "bytes", config(FIRST), random_weights(FIRST))) == "bytes"
     large = config(FIRST, vocab_size=1000)
@@ -98,18 +129,49 @@ def test_only_a_vocabulary_near_256_ids_is_taken_for_bytes(tmp_path, size, messa
     tiny_mamba2(vocab_size=size).save_pretrained(tmp_path)
     with pytest.raises(InputError, match=message):
         tokenizer_for(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{}")
+    tiny_mamba2(vocab_size=size + (1 if size < 256 else -1)).save_pretrained(tmp_path)
+    assert tokenizer_for(tmp_path) == "bytes"
+
+
+@pytest.mark.parametrize(
+    "file", ["tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model"]
+)
+def test_a_tokenizer_beside_the_model_is_taken_by_the_directory_s_name(tmp_path, file):
+    tiny_mamba2().save_pretrained(tmp_path)
+    (tmp_path / file).write_text("{}")
     assert tokenizer_for(tmp_path) == str(tmp_path)
     assert tokenizer_for("owner/name") == "owner/name"
 
 
 def test_a_dtype_goes_by_its_name(tmp_path):
     assert dtype_named("bf16") == dtype_named("bfloat16") == dtype_named(torch.bfloat16) == torch.bfloat16
+    assert dtype_named("fp16") == dtype_named("float16") == torch.float16 and dtype_named("float64") == torch.float64
+    assert dtype_named("fp32") == dtype_named("float32") == torch.float32
     assert dtype_named(None) == dtype_named("auto") == "auto"
     with pytest.raises(InputError, match=r"^dtype 'float8' is unknown; choose float32,"):
         dtype_named("float8")
     tiny_mamba2().to(torch.bfloat16).save_pretrained(tmp_path)
     assert load(tmp_path).dtype == torch.bfloat16 and load(tmp_path, dtype="float32").dtype == torch.float32
+
+
+@pytest.mark.parametrize("library", ["transformers", "mamba_ssm"])
+def test_a_device_and_a_dtype_are_kept_to(tmp_path, library):
+    if library == "transformers":
+        tiny_mamba2().save_pretrained(tmp_path / "model")
+    else:
+        write(tmp_path / "model", config(FIRST), random_weights(FIRST))
+    model = load(tmp_path / "model", device="meta", dtype="bfloat16")
+    assert {(p.device.type, p.dtype) for p in model.parameters()} == {("meta", torch.bfloat16)}
+
+
+def test_loading_leaves_the_library_s_progress_bars_as_they_were(tmp_path):
+    from transformers.utils import logging
+
+    tiny_mamba2().save_pretrained(tmp_path)
+    for switch, on in ((logging.disable_progress_bar, False), (logging.enable_progress_bar, True)):
+        switch()
+        load(tmp_path)
+        assert logging.is_progress_bar_enabled() == on
 
 
 @pytest.mark.parametrize("with_fla", [False, True])

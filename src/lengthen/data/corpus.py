@@ -150,7 +150,7 @@ class CorpusWriter:
             try:
                 self._file.write(kept.data)
             except OSError as error:
-                raise _unwritable(error) from error
+                raise unwritable(error) from error
             self._digest.update(kept.data)
             position += len(kept)
             if position == self._limit:
@@ -166,14 +166,15 @@ class CorpusWriter:
         try:
             self._file.flush()
         except OSError as error:
-            raise _unwritable(error) from error
+            raise unwritable(error) from error
         shape = (self._boundaries[-1], *self._features)
         values = np.memmap(self._file, dtype=self._dtype, mode="r", shape=shape)
         boundaries = np.array(self._boundaries, dtype=np.int64)
         return Corpus(values, boundaries, self._vocabulary_size, self._digest.hexdigest())
 
 
-def _unwritable(error: OSError) -> RunError:
+def unwritable(error: OSError) -> RunError:
+    """What to say where tokens cannot be written to a disk."""
     return RunError(
         f"The tokens cannot be written ({error}); free disk space, or point TMPDIR or the cache to another disk."
     )

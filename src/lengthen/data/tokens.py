@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 # Windows of a megabyte leave the C library's heap in holes: 4.8 GB for a text of 100 MB, against 0.1 GB with these.
 WINDOW_CHARACTERS = 1 << 17
 OVERLAP_CHARACTERS = 1 << 12
+"""Some thousand tokens, which is room for a place to join at, and a thirtieth of the work done twice."""
 AGREEING_TOKENS = 32
+"""More tokens than a merge or a normaliser reaches over."""
 BATCH_DOCUMENTS = 512
+"""Enough to keep a fast tokenizer's threads busy, few enough that lists of their ids stay small."""
 
 Tokens = NDArray[Any]
 """Token ids [length], of any integer type."""
@@ -41,7 +44,10 @@ class Encoder(Protocol):
 
 
 def make_encoder(tokenizer: str | Path | PreTrainedTokenizerBase) -> Encoder:
-    """The encoder for "bytes", for a tokenizer's directory or hub name, or for a tokenizer of transformers."""
+    """The encoder for "bytes", for a tokenizer's directory or hub name, or for a tokenizer of transformers.
+
+    Raises InputError where there is none, or it cannot be loaded without running its own code.
+    """
     if isinstance(tokenizer, str) and tokenizer == "bytes":
         return ByteEncoder()
     from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -158,10 +164,22 @@ class TokenizerEncoder:
         return np.array(encoded["input_ids"], dtype=np.int64), offsets[:, 0]
 
     def added(self) -> tuple[Tokens, Tokens]:
-        """What the tokenizer puts before and after a text."""
-        encoded = self.tokenizer("a", return_special_tokens_mask=True, verbose=False)
-        ids, own = np.array(encoded["input_ids"]), np.flatnonzero(np.array(encoded["special_tokens_mask"]) == 0)
-        return ids[: own[0]], ids[own[-1] + 1 :]
+        """What the tokenizer puts before and after a text, of its own accord.
+
+        Raises InputError for a tokenizer that does more to a text than put tokens around it.
+        """
+        special = set(self.tokenizer.all_special_ids)
+        known = [i for i in sorted(self.tokenizer.get_vocab().values()) if i not in special][:64]
+        text = "a" + str(self.tokenizer.decode(known))  # at least one token of which it knows
+        bare = list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        whole = list(self.tokenizer(text, verbose=False)["input_ids"])
+        for start in range(len(whole) - len(bare) + 1):
+            if bare and whole[start : start + len(bare)] == bare:
+                return np.array(whole[:start], np.int64), np.array(whole[start + len(bare) :], np.int64)
+        raise InputError(
+            f"What {type(self.tokenizer).__name__} puts around a text cannot be told from the text's own tokens; "
+            "give another tokenizer."
+        )
 
 
 def utf8(text: str, name: str) -> bytes:

@@ -2,11 +2,13 @@
 
 At a position far past T, one layer's state is replaced by that of a run which began T tokens earlier: it has seen the
 same last tokens, and no more than training shows. What of the excess loss over the next T tokens goes away is that
-layer's share; the excess is what goes away when every layer is replaced. Attention keeps what it saw.
+layer's share; the excess is what goes away when every layer is replaced. Attention keeps what it saw. A layer's share
+includes its windows, a head's doesn't: heads need not add up to their layer, nor layers to the whole.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -62,7 +64,7 @@ def state_patching(
         total = sum(part.losses.double().sum(1) for part in stream(model, rest, segment=segment, initial_state=patched))
         done += 1
         if progress is not None:
-            progress(min(done, todo), todo)
+            progress(done, todo)
         assert isinstance(total, Tensor)
         return total.div(train_context).cpu().numpy()
 
@@ -75,12 +77,14 @@ def state_patching(
         )
         with np.errstate(divide="ignore", invalid="ignore"):  # without excess there are no shares
             share = float(removed.mean() / excess.mean())
-            _, stderr = mean_and_stderr(removed - share * excess)
+            _, stderr = mean_and_stderr(removed - share * excess)  # of a ratio of means, by the delta method
             return Patch(layer, head, share, float(np.abs(stderr / excess.mean())))
 
     layers = _ranked([patch(layer, None) for layer in heads])
     first = layers[0].layer
     inside = _ranked([patch(first, head) for head in range(heads[first])]) if heads[first] > 1 else []
+    if progress is not None:  # the layer may have fewer heads than the one that has most
+        progress(todo, todo)
     return Patching(position, end, *mean_and_stderr(excess), len(carried), layers + inside)
 
 
@@ -104,4 +108,5 @@ def _mixed(carried: Tensor, donor: Tensor, spec: TensorSpec, head: int) -> Tenso
 
 
 def _ranked(patches: list[Patch]) -> list[Patch]:
-    return sorted(patches, key=lambda patch: patch.share, reverse=True)
+    """The largest share first, those that are no number last."""
+    return sorted(patches, key=lambda patch: -math.inf if math.isnan(patch.share) else patch.share, reverse=True)

@@ -162,7 +162,7 @@ def _settings(directory: Path) -> dict[str, Any]:
     try:
         settings = json.loads(path.read_text(encoding="utf-8"), object_hook=_special_floats)
     except FileNotFoundError:
-        raise InputError(f"{directory} holds no config.json; give the directory of a model.") from None
+        raise InputError(f"{directory} holds no config.json; give a directory written by save_pretrained.") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path} is not readable JSON ({error}); fetch it again.") from None
     if not isinstance(settings, dict):

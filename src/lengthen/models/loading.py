@@ -48,9 +48,6 @@ def load_library_model(
     mathematics; neither library need be installed.
     """
     check_directory(model)
-    path = Path(model)
-    if path.is_dir() and not (path / "config.json").is_file():
-        raise InputError(f"{model} holds no config.json; give a directory written by save_pretrained.")
     wanted: Any = dtype_named(dtype)
     where = config_directory(model)
     if checkpoint_format(where) != "transformers":
@@ -60,6 +57,7 @@ def load_library_model(
     from transformers.utils import logging
 
     import_fla_for(where)
+    # The automatic class alone knows a checkpoint's own code, but takes fla's classes where fla was imported.
     loader = AutoModelForCausalLM if trust_remote_code else library_class(where)
 
     bars = logging.is_progress_bar_enabled()
@@ -108,7 +106,7 @@ def configuration_of(model: str | Path) -> PreTrainedConfig:
     import_fla_for(where)
     kind = getattr(library_class(where), "config_class", AutoConfig)  # fla takes some over, where it is imported
     try:
-        return kind.from_pretrained(str(model))
+        return kind.from_pretrained(str(model), trust_remote_code=False)  # where it isn't said, transformers asks
     except Exception as error:
         raise InputError(f"The configuration of {model} cannot be read ({one_line(error)}).") from error
 
@@ -116,6 +114,7 @@ def configuration_of(model: str | Path) -> PreTrainedConfig:
 def tokenizer_for(model: str | Path) -> Any:
     """The tokenizer that lies beside a model; "bytes" for a directory without one whose vocabulary is that of bytes.
 
+    What a hub name stands for is not looked at here: the name is taken for its tokenizer's too.
     Raises InputError where a directory holds no tokenizer and has fewer than 256 or more than 320 ids.
     """
     path = Path(model)

@@ -50,13 +50,13 @@ METHODS: dict[str, type[Method]] = {
 def method_of(text: str) -> Method:
     """A method by its name on the command line, NAME or NAME:setting=value,setting=value.
 
-    Raises InputError for an unknown name or setting.
+    Raises InputError for an unknown name or setting, or a value that is none of its kind.
     """
     return method_with(*name_and_settings(text))
 
 
 def method_with(name: str, settings: Mapping[str, Any]) -> Method:
-    """A method by its name, with these settings. Raises InputError for an unknown name or setting."""
+    """A method by its name, with these settings. Raises InputError as method_of does."""
     if name not in METHODS:
         raise InputError(f"There is no training-free method {name!r}; {advice(name, list(METHODS))}.")
     require_settings(name, settings, {f.name: str(f.type) for f in fields(METHODS[name])})
