@@ -42,3 +42,11 @@ def test_a_loss_that_is_not_finite_breaks_the_curve_and_is_counted():
 
 def test_without_training_there_is_no_figure():
     assert training_loss_figure(findings(diagnosis())) is None
+
+
+@pytest.mark.parametrize("steps", [4, 500])
+def test_a_run_by_itself_has_one_axis_of_whole_steps(steps):
+    shown = drawn(training_loss_figure(findings(training(steps=steps))))
+    assert words(shown, "axis-title") == ["step", "loss, nats a token"]
+    ticks = [label for label in words(shown, "axis-label") if label.replace(",", "").isdigit()]
+    assert len(set(ticks)) == len(ticks) >= 3
