@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests.cli.running import run
 
 
@@ -26,3 +28,21 @@ def test_a_reader_that_has_read_enough_is_no_failure():
 def test_debug_shows_the_traceback(capsys, tmp_path):
     code, _, err = run(capsys, "check", tmp_path / "nothing", "--debug")
     assert code == 2 and "Traceback" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["diagnose", "m", "--train-context"], "`lengthen diagnose` needs a value for --train-context."),
+        (["diagnose", "m", "--train-context", "8"], "`lengthen diagnose` needs a value for --data."),
+        (["diagnose", "m", "--data", "t", "--train-context", "8", "--nothing", "8"], "Unknown option: --nothing."),
+    ],
+)
+def test_a_wrong_command_line_is_told_with_the_help_of_its_command(capsys, arguments, said):
+    code, _, err = run(capsys, *arguments)
+    assert code == 2 and err.startswith(f"lengthen: {said}") and err.endswith("See `lengthen diagnose --help`.\n")
+
+
+def test_a_command_that_is_none_is_told_with_the_help_of_all(capsys):
+    code, _, err = run(capsys, "diagnos")
+    assert code == 2 and 'Did you mean "diagnose"?' in err and err.endswith("See `lengthen --help`.\n")

@@ -72,3 +72,9 @@ def test_frames_come_as_floats() -> None:
 def test_impossible_requests_are_refused(options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         evaluation_sequences(numbered([10, 5]), **options)
+
+
+def test_a_single_document_is_not_to_be_joined() -> None:
+    with pytest.raises(InputError, match=r"the longest document has 10; give more text, or judge shorter") as caught:
+        evaluation_sequences(numbered([10]), length=10, count=1)
+    assert "--join" not in str(caught.value)

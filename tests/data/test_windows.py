@@ -75,8 +75,8 @@ def test_a_position_is_taken_up_only_with_the_same_data_and_shape() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"lanes": 0}, "^A batch needs at least 1 lane"),
-        ({"seed": -1}, "^A batch needs at least 1 lane and a seed of 0 or more"),
+        ({"lanes": 0}, r"^A step needs at least 1 row, not 0; give a number above 0\.$"),
+        ({"seed": -1}, r"^The seed is -1; give a whole number of 0 or more\.$"),
         ({"lanes": 2, "world_size": 3}, "^Rank 0 of 3 processes cannot share 2 lanes"),
         ({"rank": 2, "world_size": 2}, "^Rank 2 of 2 processes cannot share 4 lanes"),
     ],

@@ -10,7 +10,7 @@ import torch
 from lengthen import diagnose, wrap
 from lengthen.data import HeldOutSequences
 from lengthen.diagnosis import certificate
-from lengthen.diagnosis.certifying import UNLEARNT, paired_difference
+from lengthen.diagnosis.certifying import UNLEARNT, _percent, paired_difference
 from lengthen.diagnosis.measure import Measure
 from lengthen.diagnosis.sequence_losses import fingerprint
 from lengthen.errors import InputError
@@ -177,3 +177,23 @@ def test_sequences_that_go_less_far_share_less(plays):
     crowded = HeldOutSequences(plays[1], length=60000, count=40)
     assert 0 < crowded.overlap < 60000
     assert crowded.first(60000 - 10).overlap == crowded.overlap - 10 and crowded.first(10).overlap == 0
+
+
+def test_a_run_judged_beyond_64_contexts_tells_its_last_bucket(found):
+    assert "Farther still" not in certificate(*judged(found, before=True, after=False)).verdict
+    rows = np.random.default_rng(0).integers(256, size=(16, 2 * LENGTH + 1))
+    farther = [
+        diagnose(wrap(tiny_mamba2(seed)), rows, train_context=T, max_length=2 * LENGTH, name=name)
+        for seed, name in enumerate(("before", "after"))
+    ]
+    before, after = (
+        dataclasses.replace(run, fails=fails, break_point=None) for run, fails in zip(farther, (True, False))
+    )
+    made = certificate(before, after)
+    last = [d for d in made.curves if (d.of, d.against) == ("after", "before reset")][-1]
+    said = f"Farther still, from position 768 to 1,024: {100 * last.change:+z.1f} % ["
+    assert said in made.verdict and (last.start, last.end) == (768, 1024)
+
+
+def test_a_zero_has_no_sign():
+    assert _percent(-0.0004) == _percent(0.0004) == "+0.0" and _percent(-0.0006) == "-0.1"

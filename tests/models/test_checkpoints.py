@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, Mamba2ForCausalLM, MambaForCausalLM
 
-from lengthen import convert
+from lengthen import convert, load
 from lengthen.errors import InputError
 from lengthen.models.checkpoints import (
     FORMATS,
@@ -164,6 +164,12 @@ DAMAGES = {
     "not JSON": "not readable JSON",
     "list": "does not hold settings by name",
 }
+
+
+def test_a_run_that_has_not_ended_is_no_model(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(InputError, match=r"is the folder of a run that has not ended; it holds no model yet\.$"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("what", list(DAMAGES))

@@ -47,7 +47,16 @@ def test_what_can_be_no_hub_name_is_a_missing_directory(name, message):
         check_directory(name)
 
 
-def test_names_that_the_hub_may_have_pass():
+def test_a_mistyped_name_in_the_folder_of_a_run_is_a_missing_directory(tmp_path, monkeypatch):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/metrics.jsonl").write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"^The model directory run/modle does not exist;"):
+        check_directory("run/modle")
+
+
+def test_names_that_the_hub_may_have_pass(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     for name in ("gpt2", "owner/name", "owner/name-1.3b"):
         check_directory(name)
 

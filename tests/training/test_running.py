@@ -49,9 +49,11 @@ def test_a_run_repeats_itself(plays):
     [
         ({"steps": 0}, "steps is 0"),
         ({"train_context": 0}, "at least 1 position"),
-        ({"rows": 0}, "at least 1 lane"),
+        ({"rows": 0}, "at least 1 row"),
         ({"rows": 6, "accumulation": 4}, "micro-batches"),
         ({"accumulation": 0}, "micro-batches is 0"),
+        ({"steps": 4, "warmup": 5}, "takes 5 of 4 steps; give 0 to 4"),
+        ({"warmup": -1}, "takes -1 of"),
         ({"learning_rate": -1.0}, "learning rate is -1"),
         ({"learning_rate": float("nan")}, "learning rate is nan"),
         ({"rows": 2, "intervention": "state-passing"}, "at least 4 rows"),

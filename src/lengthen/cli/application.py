@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 
 from lengthen.cli.configuration import file_options
 from lengthen.cli.experiments import bench, demo, rivals, study
@@ -90,8 +90,11 @@ def _fail(message: str, code: int, error: BaseException | None, debug: bool) -> 
 
 
 def _sentence(error: CycloptsError) -> str:
-    """What cyclopts says of a command line, without its box."""
+    """What cyclopts says of a command line, without its box; where the help is that tells more."""
+    command = " ".join(["lengthen", *(error.command_chain or ())])
+    if isinstance(error, MissingArgumentError) and error.argument is not None and error.command_chain:
+        return f"`{command}` needs a value for {error.argument.name}. See `{command} --help`."
     lines = [line.strip(" │╭╮╰╯─") for line in str(error).splitlines()]
     text = " ".join(line for line in lines if line)
     end = "" if text.endswith(("?", ".")) else "."
-    return f"{text}{end} See `lengthen COMMAND --help`."
+    return f"{text}{end} See `{command} --help`."

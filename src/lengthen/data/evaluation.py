@@ -50,8 +50,8 @@ def evaluation_layout(
     if len(usable) == 0:
         longest = int(np.diff(boundaries).max())
         advice = (
-            "give more text"
-            if join
+            "give more text, or judge shorter sequences (--max-length)"
+            if join or len(corpus.boundaries) == 2
             else "judge shorter sequences (--max-length) or lay the documents end to end (--join)"
         )
         raise InputError(

@@ -56,10 +56,10 @@ class Windows(ABC):
         self, corpus: Corpus, *, context: int, lanes: int, seed: int = 0, rank: int = 0, world_size: int = 1
     ) -> None:
         corpus.require_context(context)
-        if lanes < 1 or seed < 0:
-            raise InputError(
-                f"A batch needs at least 1 lane and a seed of 0 or more, not {lanes} lanes and seed {seed}."
-            )
+        if lanes < 1:
+            raise InputError(f"A step needs at least 1 row, not {lanes}; give a number above 0.")
+        if seed < 0:
+            raise InputError(f"The seed is {seed}; give a whole number of 0 or more.")
         if not 0 <= rank < world_size <= lanes:
             raise InputError(
                 f"Rank {rank} of {world_size} processes cannot share {lanes} lanes; each process needs at least one."

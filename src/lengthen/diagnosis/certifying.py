@@ -32,7 +32,7 @@ def certificate(
     """The certificate of a model after post-training against the one before and, where there is one, a control arm.
 
     names: of before, after and control; their models' unless said. Far is [32 T, 64 T), or the last bucket of a
-    diagnosis that does not get there. Raises InputError for runs that cannot be paired (see why_unpaired).
+    diagnosis that does not get there; of one that gets farther the verdict tells the last bucket too. Raises InputError for runs that cannot be paired (see why_unpaired).
     """
     runs = [before, after] if control is None else [before, after, control]
     names = names or [run.model for run in runs]
@@ -60,6 +60,7 @@ def certificate(
     pairs += [(CONTROL, CONTROL_RESET), (AFTER, CONTROL), (AFTER, CONTROL_RESET)] if control is not None else []
     differences = [difference(IN_CONTEXT, AFTER, role, everywhere) for role in (BEFORE, CONTROL)[: len(runs) - 1]]
     differences += [difference(FAR, *pair, far) for pair in pairs]
+    curves = [difference(BUCKET, *pair, bucket) for pair in pairs for bucket in edges]
     assert before.sequences is not None  # why_unpaired has seen to it
     return Certificate(
         before=names[0],
@@ -73,9 +74,9 @@ def certificate(
         overlap=before.sequences.overlap,
         loss=before.loss,
         repaired=not after.fails if before.fails and after.fails is not None else None,
-        verdict=_verdict(before, after, control, differences, measure),
+        verdict=_verdict(before, after, control, [*differences, *curves], measure),
         differences=differences,
-        curves=[difference(BUCKET, *pair, bucket) for pair in pairs for bucket in edges],
+        curves=curves,
     )
 
 
@@ -135,7 +136,7 @@ def _verdict(
     """What the differences say, a sentence for each thing a reader must know."""
     if before.fails is None or after.fails is None:
         return before.verdict if before.fails is None else after.verdict
-    found = {(d.name, d.of, d.against): d for d in differences}
+    found = {(d.name, d.of, d.against): d for d in differences}  # of buckets the last
     yardstick, rival = (BEFORE_RESET, BEFORE) if control is None else (CONTROL_RESET, CONTROL)
     said = [_outcome(before, after, found[FAR, AFTER, BEFORE], measure)]
     if before.recommendation is not None and before.recommendation.rule == "learnt_nothing":
@@ -148,6 +149,9 @@ def _verdict(
         said.append("The control arm does not fail either: training alone repairs this model.")
     reset = found[FAR, AFTER, yardstick]
     said.append(f"Far {measure.name} against the {yardstick} baseline: {_told(reset)}, {_against_reset(reset)}.")
+    last = found[BUCKET, AFTER, yardstick]
+    if last.start >= reset.end:
+        said.append(f"Farther still, from position {last.start:,} to {last.end:,}: {_told(last)}.")
     cost = found[IN_CONTEXT, AFTER, rival]
     said.append(f"In-context {measure.name} against {'the control' if control else 'before'}: {_told(cost)}.")
     assert before.sequences is not None
@@ -179,8 +183,11 @@ def _against_reset(reset: Difference) -> str:
 
 
 def _told(difference: Difference) -> str:
-    return (
-        f"{100 * difference.change:+.1f} %"
-        if difference.change_low is None or difference.change_high is None
-        else f"{100 * difference.change:+.1f} % [{100 * difference.change_low:+.1f}, {100 * difference.change_high:+.1f}]"
-    )
+    if difference.change_low is None or difference.change_high is None:
+        return f"{_percent(difference.change)} %"
+    return f"{_percent(difference.change)} % [{_percent(difference.change_low)}, {_percent(difference.change_high)}]"
+
+
+def _percent(share: float) -> str:
+    """With its sign, but none of a zero."""
+    return f"{100 * share:+z.1f}"

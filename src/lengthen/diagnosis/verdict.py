@@ -68,7 +68,7 @@ def sentence(
     if point is None:
         return (
             f"No failure up to {max_length:,} positions: past the training context of {train_context:,} the "
-            f"{measure.name} stays with the reset baseline (last bucket {100 * measure.change(last):+.1f} %)."
+            f"{measure.name} stays with the reset baseline (last bucket {100 * measure.change(last):+z.1f} %)."
         )
     if not math.isfinite(last.loss):
         return f"Fails: the loss is no longer finite; it leaves the reset baseline at position {point:,}."

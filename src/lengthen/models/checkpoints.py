@@ -162,6 +162,8 @@ def _settings(directory: Path) -> dict[str, Any]:
     try:
         settings = json.loads(path.read_text(encoding="utf-8"), object_hook=_special_floats)
     except FileNotFoundError:
+        if (directory / "metrics.jsonl").is_file():
+            raise InputError(f"{directory} is the folder of a run that has not ended; it holds no model yet.") from None
         raise InputError(f"{directory} holds no config.json; give a directory written by save_pretrained.") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path} is not readable JSON ({error}); fetch it again.") from None

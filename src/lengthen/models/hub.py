@@ -20,7 +20,8 @@ def check_directory(model: str | Path) -> None:
         raise InputError(f"{model} is a file; give the directory that holds a model's config.json, or a hub name.")
     if (path / "model" / "config.json").is_file() and not (path / "config.json").exists():
         raise InputError(f"{model} is the folder of a run; its model is {path / 'model'}.")
-    if not path.is_dir() and (str(model).startswith((".", "/", "~")) or str(model).count("/") > 1):
+    in_run = (path.parent / "metrics.jsonl").is_file()
+    if not path.is_dir() and (str(model).startswith((".", "/", "~")) or str(model).count("/") > 1 or in_run):
         raise InputError(
             f"The model directory {model} does not exist; give a directory with a config.json, or a hub name."
         )

@@ -104,6 +104,10 @@ def run_training(
         raise InputError(f"The number of steps is {optimisation.steps}; give at least 1.")
     if optimisation.accumulation < 1:
         raise InputError(f"The number of micro-batches is {optimisation.accumulation}; give at least 1.")
+    if not 0 <= optimisation.warmup <= optimisation.steps:
+        raise InputError(
+            f"The warm-up takes {optimisation.warmup} of {optimisation.steps} steps; give 0 to {optimisation.steps}."
+        )
     if not optimisation.learning_rate > 0:
         raise InputError(f"The learning rate is {optimisation.learning_rate}; give a number above 0.")
     if optimisation.save_steps is not None and optimisation.save_steps < 1:
