@@ -118,7 +118,7 @@ BAD = {
     "a run folder of a list": (["families", "--out", "{tmp}/run"], "--verify"),
     "tokenizer of another model": (["diagnose", "{small}", "--data", "{text}", "--train-context", "32"], "vocabulary"),
     "no recurrence": (["check", "{transformer}"], "no recurrent layer"),
-    "corrupt weights": (["check", "{corrupt}"], "cannot be loaded"),
+    "corrupt weights": (["check", "{corrupt}"], "are damaged"),
 }
 
 

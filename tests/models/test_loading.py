@@ -21,7 +21,7 @@ from tests.models.mamba_ssm_checkpoints import FIRST, config, random_weights, wr
     [
         ("missing", "does not exist"),
         ("config", "config.json"),
-        ("weights", "cannot be loaded"),
+        ("weights", r"^The weights in .* are damaged \(.*\); fetch or save them again\.$"),
         ("tensor", "lack"),
         ("vocabulary", r"weight in .*model has shape \(256, 32\), but config.json says \(300, 32\)"),
     ],

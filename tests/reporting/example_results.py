@@ -168,7 +168,7 @@ def training(name: str = "state-passing", steps: int = 500, first: float = 1.8) 
     draw = random.Random(f"{name} {steps}")
     losses = [1.66 + (first - 1.66) * math.exp(-step / 60) + draw.gauss(0, 0.04) for step in range(steps)]
     settings = {"intervention": {"name": name, "zero_fraction": 0.25}, "warmup": 0, "data": "5f1c"}
-    return TrainingRecord(name, steps, T, 16, 3e-3, 1, 17.4, losses, "before", "", settings, VERSIONS)
+    return TrainingRecord(name, steps, T, 16, 3e-3, 1, 17.4, losses, "before", "", settings, VERSIONS, 0.73)
 
 
 def check(model: str = "demonstration", *, passed: bool = True) -> CheckResult:

@@ -87,8 +87,15 @@ def test_the_table_has_a_row_a_setting_with_ranges():
 
 
 def test_training_and_checks():
-    assert table(training()).rows[0][:5] == ["state-passing", "state-passing", "500", f"16 × {T}", "0.003"]
-    assert table(dataclasses.replace(training(), losses=[])).rows[0][5] == NONE
+    assert table(training()).rows[0][:6] == [
+        "state-passing",
+        "state-passing",
+        "500",
+        f"16 × {T}",
+        "0.73 times",
+        "0.003",
+    ]
+    assert table(dataclasses.replace(training(), losses=[])).rows[0][6] == NONE
     failed = check("a", passed=False)
     assert table(failed).rows[0][:4] == ["segments", "FAILED", "0.41", "2e-5"]
     assert [row[2:] for row in survey_table([failed, check("b")]).rows] == [

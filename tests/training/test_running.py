@@ -1,8 +1,10 @@
 """A run from its options to its folder: windows that suit the intervention, a library's model, refusals."""
 
 import copy
+import dataclasses
 import json
 import logging
+import math
 import tempfile
 
 import numpy as np
@@ -15,6 +17,8 @@ from lengthen.data import LaneWindows, ShuffledWindows, load_corpus
 from lengthen.errors import InputError
 from lengthen.models import is_wrapped
 from lengthen.models.agreement import relative_error
+from lengthen.reporting.numbers import NONE
+from lengthen.reporting.tabulation import table
 from lengthen.training import Mamba2Recipe, Optimisation, pretrain, run_training
 from lengthen.training.running import wants_lanes, windows_for
 from tests.conftest import tiny_mamba2
@@ -35,6 +39,13 @@ def test_the_saved_model_is_the_library_s(tmp_path, plays, name):
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["step"] == 4 and len(record.losses) == 4
     assert json.loads((tmp_path / "results" / "training.json").read_text())["intervention"] == name
+
+
+def test_the_record_tells_how_many_times_the_text_was_read():
+    text = np.arange(129) % 256  # 128 positions have a target
+    record = post_train(tiny_mamba2(), [text], train_context=32, rows=8, steps=3, intervention="zero")
+    assert record.passes == 3 * 8 * 32 / 128 and table(record).rows[0][4] == "6.0 times"
+    assert table(dataclasses.replace(record, passes=math.nan)).rows[0][4] == NONE
 
 
 def test_a_run_repeats_itself(plays):

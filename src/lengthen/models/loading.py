@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import PreTrainedConfig
 
@@ -76,6 +77,10 @@ def load_library_model(
         raise InputError(
             f"The weights in {model} cannot be read as plain weights, and nothing else is read from a pickle, which may "
             "run code; save the model as safetensors."
+        ) from error
+    except SafetensorError as error:
+        raise InputError(
+            f"The weights in {model} are damaged ({one_line(error)}); fetch or save them again."
         ) from error
     except Exception as error:
         raise InputError(f"The model {model} cannot be loaded ({one_line(error)}).") from error

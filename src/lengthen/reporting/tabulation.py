@@ -231,14 +231,24 @@ def trainings_table(records: Mapping[str, TrainingRecord]) -> Table:
             r.intervention,
             f"{r.steps:,}",
             f"{r.rows:,} × {r.train_context:,}",
+            f"{number(r.passes, 2)} times" if math.isfinite(r.passes) else NONE,
             f"{r.learning_rate:g}",
             number(last_loss(r)),
             f"{r.seconds:,.0f} s",
         ]
         for name, r in records.items()
     ]
-    columns = ["run", "initial states", "steps", "windows a step", "peak learning rate", "last loss", "time"]
-    note = "Windows a step: their number × their positions. Last loss: the mean over the last tenth of the steps, in nats a token."
+    columns = [
+        "run",
+        "initial states",
+        "steps",
+        "windows a step",
+        "text read",
+        "peak learning rate",
+        "last loss",
+        "time",
+    ]
+    note = "Windows a step: their number × their positions. Text read: how many times over. Last loss: the mean over the last tenth of the steps, in nats a token."
     return Table("Training runs", columns, rows, frozenset({0, 1}), note)
 
 

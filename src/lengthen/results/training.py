@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,10 @@ from lengthen.results.base import Result
 
 @dataclass(frozen=True)
 class TrainingRecord(Result):
-    """One training run: what was done, the loss per step, the time."""
+    """One training run: what was done, the loss per step, the time.
+
+    passes: how many times over the text was read: the windows' positions over those of the text; NaN: not recorded.
+    """
 
     intervention: str
     steps: int
@@ -24,6 +28,7 @@ class TrainingRecord(Result):
     out: str
     configuration: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    passes: float = math.nan
 
 
 @dataclass(frozen=True)

@@ -165,6 +165,7 @@ def run_training(
                 "data": corpus.fingerprint,
             },
             versions=versions(),
+            passes=len(trainer.losses) * optimisation.rows * train_context / int(corpus.inputs.sum()),
         )
         if out is not None and trainer.is_world_process_zero():
             record.save(folder / "results" / "training.json")
