@@ -1,5 +1,7 @@
 """Norms of states kept to limits: worked examples, where the limits come from, segments and decode, refusals."""
 
+import math
+
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from lengthen.models.agreement import relative_error
 from lengthen.models.hooks import LayerView
 from lengthen.state import TensorSpec
 from lengthen.training_free import Calibration, method_of
+from lengthen.training_free.state_normalisation import SegmentNormalisation, StateNormalisation
 from tests.training_free.small_models import CALIBRATION, IDS, READ, TEXT, logits, recurrent_tensors, small_model
 
 SPECS = {"recurrent": TensorSpec("recurrent", head_axis=1), "window": TensorSpec("window")}
@@ -31,9 +34,9 @@ def run(model, **options):
 @torch.no_grad()
 @pytest.mark.parametrize(
     "method, nothing, model_name",
-    [("state-normalisation:quantile=0.3", "state-normalisation:limit=inf", name) for name in READ]
+    [("state-normalisation:quantile=0.3", StateNormalisation(limit=math.inf), name) for name in READ]
     + [
-        ("segment-normalisation:period=6,quantile=0.3", "segment-normalisation:period=1000,limit=1e-9", name)
+        ("segment-normalisation:period=6,quantile=0.3", SegmentNormalisation(period=1000, limit=1e-9), name)
         for name in ("Mamba", "RWKV6", "RWKV7", "LinearAttention", "LSTM")
     ],
 )
@@ -46,7 +49,7 @@ def test_segments_equal_one_run_and_the_model_comes_back_bit_for_bit(method, not
         for segment in (1, 7):
             assert relative_error(run(model, segment=segment), whole) < 1e-5
     assert relative_error(whole, before) > 1e-5
-    with method_of(nothing).fit(model).apply(model):
+    with nothing.fit(model).apply(model):
         assert torch.equal(run(model), before)
     assert torch.equal(run(model), before) and weights_fingerprint(model) == weights
 
